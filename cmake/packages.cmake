@@ -1,0 +1,36 @@
+# Other people's code as imported targets, linked statically where ddprun must run on a bare machine.
+find_package(Threads REQUIRED)
+find_program(PROTOC protoc REQUIRED)
+find_program(GRPC_CPP_PLUGIN grpc_cpp_plugin REQUIRED)
+find_library(XXHASH_STATIC libxxhash.a REQUIRED)
+find_library(ZLIB_STATIC libz.a REQUIRED)
+find_path(TOMLPP_INCLUDE toml++/toml.h REQUIRED)
+find_path(CLI11_INCLUDE CLI/CLI.hpp REQUIRED)
+find_path(NLOHMANN_INCLUDE nlohmann/json.hpp REQUIRED)
+
+# gRPC's own list of static libraries (pkg-config knows the order); libc, threads and the loader stay shared.
+find_package(PkgConfig REQUIRED)
+pkg_check_modules(GRPCPP REQUIRED grpc++)
+set(grpc_static_libs)
+foreach(name IN LISTS GRPCPP_STATIC_LIBRARIES)
+  find_library(STATIC_${name} lib${name}.a NO_CACHE)
+  if(STATIC_${name} AND NOT name MATCHES "^(dl|pthread|rt|m|c|atomic)$")
+    list(APPEND grpc_static_libs ${STATIC_${name}})
+  endif()
+endforeach()
+find_library(PROTOBUF_STATIC libprotobuf.a REQUIRED)
+add_library(ddprun_grpc INTERFACE)
+target_link_libraries(ddprun_grpc INTERFACE -Wl,--start-group ${PROTOBUF_STATIC} ${grpc_static_libs} -Wl,--end-group
+                      Threads::Threads ${CMAKE_DL_LIBS} rt)
+
+pkg_check_modules(ABSL REQUIRED absl_status absl_statusor absl_strings absl_str_format absl_time absl_synchronization
+                  absl_flat_hash_map absl_cleanup)
+set(absl_static_libs)
+foreach(name IN LISTS ABSL_STATIC_LIBRARIES)
+  find_library(STATIC_${name} lib${name}.a NO_CACHE)
+  if(STATIC_${name} AND NOT name MATCHES "^(dl|pthread|rt|m|c|atomic)$")
+    list(APPEND absl_static_libs ${STATIC_${name}})
+  endif()
+endforeach()
+add_library(ddprun_absl INTERFACE)
+target_link_libraries(ddprun_absl INTERFACE -Wl,--start-group ${absl_static_libs} -Wl,--end-group Threads::Threads)
