@@ -1,0 +1,29 @@
+#!/usr/bin/env bash
+# Every check that is no test: format, layers, shell scripts, paths, clang-tidy. All run; the exit code is 1 when one fails.
+#   scripts/lint.sh [--no-tidy]
+set -euo pipefail
+# shellcheck source=scripts/lib.sh
+source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
+
+cd "$ROOT"
+git rev-parse --git-dir >/dev/null 2>&1 || { say "lint: not a git checkout, nothing to compare with; left out"; exit 0; }
+failed=()
+check() { # check NAME COMMAND…
+  local name="$1" start=$SECONDS
+  shift
+  "$@" || failed+=("$name")
+  say "lint: $name took $((SECONDS - start)) s"
+}
+
+format() { git ls-files -z '*.h' '*.c' '*.cc' '*.cu' | xargs -0 -r clang-format --dry-run -Werror; }
+shell() { git ls-files -z '*.sh' .ci/run | xargs -0 -r shellcheck -x; }
+# Paths of the machine that somebody worked on mean nothing to a reader.
+paths() { ! git grep -nIE '(^|[^A-Za-z0-9_.$}*-])/(work|home|Users)/' -- .; }
+
+check format format
+check layers python3 scripts/check_layers.py
+check shell shell
+check paths paths
+if [[ "${1:-}" != --no-tidy ]]; then check clang-tidy scripts/tidy.sh; fi
+if [[ ${#failed[@]} -gt 0 ]]; then die "lint failed: ${failed[*]}"; fi
+say "lint: clean"
