@@ -15,7 +15,13 @@ check() { # check NAME COMMAND…
   say "lint: $name took $((SECONDS - start)) s"
 }
 
-format() { git ls-files -z '*.h' '*.c' '*.cc' '*.cu' | xargs -0 -r clang-format --dry-run -Werror; }
+format() {
+  local file wrong=0
+  while read -r file; do
+    cmp -s "$file" <(clang-format "$file") || { echo "$file: run clang-format -i $file"; wrong=1; }
+  done < <(git ls-files '*.h' '*.c' '*.cc' '*.cu')
+  return "$wrong"
+}
 shell() { git ls-files -z '*.sh' .ci/run | xargs -0 -r shellcheck -x; }
 # Paths of the machine that somebody worked on mean nothing to a reader.
 paths() { ! git grep -nIE '(^|[^A-Za-z0-9_.$}*-])/(work|home|Users)/' -- .; }
