@@ -103,3 +103,11 @@ compile_jobs() {
 
 # build_dir PRESET: where that preset builds.
 build_dir() { if [[ "$1" == release ]]; then echo "$BUILD"; else echo "$BUILD-$1"; fi; }
+
+# run_benchmark NAME [ARGUMENTS…]: builds (silently when nothing is to do) and runs scripts/bench_NAME.py.
+run_benchmark() {
+  local name="$1"
+  shift
+  "$ROOT/scripts/build.sh" >&2
+  exec python3 "$ROOT/scripts/bench_$name.py" "$@"
+}
