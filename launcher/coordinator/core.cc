@@ -1,0 +1,173 @@
+#include "launcher/coordinator/core.h"
+
+#include <algorithm>
+
+#include "launcher/coordinator/turn.h"
+
+namespace ddprun::coordinator {
+namespace {
+
+// Latecomers are awaited for so long once MIN nodes of MIN:MAX are here.
+constexpr int64_t kMarginNs = kSecondNs;  // between a node's lease and its replacement
+
+void HandleSubmitted(Turn& turn, const JobSubmitted& event) {
+  State& s = turn.state;
+  s.spec = event.spec;
+  s.leader_token = event.leader_token;
+  s.started_ns = turn.now_ns;
+  s.generation.number = event.past.generation;
+  s.restarts_before = event.past.restarts;
+  s.time_lost_seconds = event.past.time_lost_seconds;
+  s.phase = Phase::kWaiting;
+  s.deadline_ns =
+      turn.now_ns + static_cast<int64_t>(event.spec.join_timeout_seconds() * kSecondNs);
+  turn.Record("job_started", {{"job_id", event.spec.job_id()}, {"version", event.version}});
+}
+
+// The one gate against stale messages: everything below speaks of the current generation.
+bool SpeaksOfCurrentGeneration(const State& state, const v1::AgentMessage& message) {
+  using M = v1::AgentMessage;
+  uint64_t generation = 0;
+  switch (message.message_case()) {
+    case M::kWorkerStarted: generation = message.worker_started().generation(); break;
+    case M::kWorkerReady: generation = message.worker_ready().generation(); break;
+    case M::kWorkerProgressed: generation = message.worker_progressed().generation(); break;
+    case M::kWorkerFailed: generation = message.worker_failed().generation(); break;
+    case M::kWorkerExited: generation = message.worker_exited().generation(); break;
+    case M::kGenerationStopped: generation = message.generation_stopped().generation(); break;
+    case M::kPublish: generation = message.publish().generation(); break;
+    case M::kAwait: generation = message.await().generation(); break;
+    case M::kEdgeReached: generation = message.edge_reached().generation(); break;
+    case M::kCheckpoint: generation = message.checkpoint().generation(); break;
+    case M::kWorkerResult: generation = message.worker_result().generation(); break;
+    case M::kLeaving:
+    case M::kHello:
+    case M::kHeartbeat: return true;
+    case M::MESSAGE_NOT_SET: return false;
+  }
+  return generation == state.generation.number &&
+         (state.phase == Phase::kRunning || state.phase == Phase::kStopping);
+}
+
+void HandleResult(Turn& turn, const v1::WorkerResult& result) {
+  if (result.rank() != 0) return;
+  for (const auto& [key, value] : result.values()) turn.state.result_values[key] = value;
+}
+
+void Dispatch(Turn& turn, Node& node, const v1::AgentMessage& message) {
+  using M = v1::AgentMessage;
+  switch (message.message_case()) {
+    case M::kHeartbeat: return HandleHeartbeat(turn, node, message.heartbeat());
+    case M::kWorkerStarted: return HandleWorkerStarted(turn, message.worker_started());
+    case M::kWorkerReady: return HandleWorkerReady(turn, message.worker_ready());
+    case M::kWorkerProgressed: return HandleProgress(turn, message.worker_progressed());
+    case M::kWorkerFailed: return HandleWorkerFailed(turn, message.worker_failed());
+    case M::kWorkerExited: return HandleWorkerExited(turn, message.worker_exited());
+    case M::kGenerationStopped:
+      return HandleGenerationStopped(turn, node, message.generation_stopped());
+    case M::kPublish: return HandlePublish(turn, node, message.publish());
+    case M::kAwait: return HandleAwait(turn, node, message.await());
+    case M::kEdgeReached: return HandleEdge(turn, message.edge_reached());
+    case M::kCheckpoint: return HandleCheckpointFact(turn, message.checkpoint());
+    case M::kWorkerResult: return HandleResult(turn, message.worker_result());
+    case M::kLeaving: return LoseNode(turn, node.name, "it left: " + message.leaving().reason());
+    case M::kHello:
+    case M::MESSAGE_NOT_SET: return;
+  }
+}
+
+void HandleNodeMessage(Turn& turn, const NodeMessage& event) {
+  if (event.message.has_hello()) return HandleHello(turn, event);
+  auto found = turn.state.nodes.find(event.node);
+  if (found == turn.state.nodes.end() || found->second.incarnation != event.incarnation) return;
+  Node& node = found->second;
+  node.last_heard_ns = turn.now_ns;
+  if (!node.link.Receive(event.message.sequence(), event.message.ack())) return;
+  if (turn.state.phase == Phase::kFinished && !event.message.has_heartbeat()) return;
+  if (!SpeaksOfCurrentGeneration(turn.state, event.message)) return;
+  Dispatch(turn, node, event.message);
+}
+
+void HandleDetached(Turn& turn, const NodeDetached& event) {
+  auto found = turn.state.nodes.find(event.node);
+  if (found == turn.state.nodes.end() || found->second.incarnation != event.incarnation) return;
+  found->second.attached = false;
+  // Without a lease the agent ends its workers as soon as the stream breaks.
+  if (turn.state.spec.lease_seconds() == 0) LoseNode(turn, event.node, event.reason);
+}
+
+void HandleTime(Turn& turn) {
+  State& s = turn.state;
+  LoseSilentNodes(turn);
+  if (s.stop_deadline_ns != 0 && turn.now_ns >= s.stop_deadline_ns) {
+    s.stop_deadline_ns = 0;
+    if (s.phase == Phase::kRunning) {
+      EndGeneration(turn, false, "the grace for a checkpoint is over", v1::StopWorkers::KILL);
+    }
+  }
+  if (s.phase == Phase::kWaiting && s.last_call_ns != 0 && turn.now_ns >= s.last_call_ns) {
+    MaybePlanGeneration(turn);
+  }
+  if (s.deadline_ns == 0 || turn.now_ns < s.deadline_ns) return;
+  switch (s.phase) {
+    case Phase::kWaiting:
+      s.deadline_ns = 0;
+      return Finish(turn, {.status = "failed",
+                           .exit_code = s.ever_complete ? 4 : 3,
+                           .failure_kind = s.ever_complete ? "node_lost" : "nodes_missing",
+                           .reason = "not enough nodes came before the deadline"});
+    case Phase::kBackingOff:
+      return WaitForNodes(turn);
+    case Phase::kChoosing:
+    case Phase::kRunning:
+    case Phase::kStopping:
+    case Phase::kFinished: return;
+  }
+}
+
+}  // namespace
+
+std::vector<Effect> Step(State& state, const Event& event, int64_t now_ns) {
+  std::vector<Effect> out;
+  state.now_ns = now_ns;
+  Turn turn{state, now_ns, out};
+  if (const auto* e = std::get_if<JobSubmitted>(&event)) HandleSubmitted(turn, *e);
+  if (const auto* e = std::get_if<NodeMessage>(&event)) HandleNodeMessage(turn, *e);
+  if (const auto* e = std::get_if<NodeDetached>(&event)) HandleDetached(turn, *e);
+  if (const auto* e = std::get_if<ResumeChosen>(&event)) StartGeneration(turn, *e);
+  if (const auto* e = std::get_if<CheckpointStored>(&event)) HandleCheckpointStored(turn, *e);
+  if (const auto* e = std::get_if<ControlAsked>(&event)) HandleControl(turn, *e);
+  if (std::holds_alternative<TimePassed>(event)) HandleTime(turn);
+  return out;
+}
+
+int64_t NextDeadlineNs(const State& state) {
+  if (state.phase == Phase::kFinished) return 0;
+  int64_t next = 0;
+  auto consider = [&next](int64_t when) {
+    if (when != 0 && (next == 0 || when < next)) next = when;
+  };
+  consider(state.deadline_ns);
+  consider(state.stop_deadline_ns);
+  if (state.phase == Phase::kWaiting) consider(state.last_call_ns);
+  if (state.spec.lease_seconds() > 0) {
+    const int64_t silence =
+        static_cast<int64_t>(state.spec.lease_seconds() * kSecondNs) + kMarginNs;
+    for (const auto& [name, node] : state.nodes) consider(node.last_heard_ns + silence);
+  }
+  return next;
+}
+
+const char* PhaseName(Phase phase) {
+  switch (phase) {
+    case Phase::kWaiting: return "waiting for nodes";
+    case Phase::kChoosing: return "choosing the checkpoint";
+    case Phase::kRunning: return "running";
+    case Phase::kStopping: return "stopping";
+    case Phase::kBackingOff: return "waiting to restart";
+    case Phase::kFinished: return "finished";
+  }
+  return "?";
+}
+
+}  // namespace ddprun::coordinator

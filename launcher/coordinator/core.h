@@ -1,0 +1,113 @@
+// The coordinator's decisions: Step(state, event, now) changes the state and says what is to be done, in order.
+//
+// No clock, thread, lock, log or I/O in here; the shell (server.h) feeds events from one thread and performs the effects in
+// their order. Every message of an agent goes through two gates at the top of Step: its number on the link (once and in order), and
+// its generation (a stale one is dropped). The same code runs under the simulator (launcher/sim).
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include <nlohmann/json.hpp>
+
+#include "ddprun/v1/agent.pb.h"
+#include "ddprun/v1/coordinator.pb.h"
+#include "launcher/coordinator/state.h"
+
+namespace ddprun::coordinator {
+
+// ---- events
+
+// What earlier runs of the same run folder left behind (--resume).
+struct Past {
+  uint64_t generation = 0;
+  uint64_t restarts = 0;
+  double time_lost_seconds = 0;
+};
+struct JobSubmitted {
+  v1::JobSpec spec;
+  std::string leader_token;
+  std::string version;
+  Past past;
+};
+struct NodeMessage {
+  std::string node;
+  std::string incarnation;
+  v1::AgentMessage message;
+};
+struct NodeDetached {
+  std::string node;
+  std::string incarnation;
+  std::string reason;
+};
+struct RejectedCheckpoint {
+  uint64_t step = 0;
+  std::string path;
+  std::string reason;
+};
+struct ResumeChosen {
+  uint64_t generation = 0;
+  uint64_t step = 0;   // 0: from scratch
+  std::string path;    // folder; "" from scratch
+  std::vector<RejectedCheckpoint> rejected;
+};
+struct CheckpointStored {
+  uint64_t generation = 0;
+  uint64_t step = 0;
+  bool ok = false;
+  std::string path;
+  std::string reason;  // of a failure
+};
+struct ControlAsked {
+  v1::ControlRequest::Action action = v1::ControlRequest::ACTION_UNSPECIFIED;
+  int32_t signal = 0;
+};
+struct TimePassed {};
+using Event = std::variant<JobSubmitted, NodeMessage, NodeDetached, ResumeChosen, CheckpointStored,
+                           ControlAsked, TimePassed>;
+
+// ---- effects
+
+struct SendToNode {
+  std::string node;
+  std::string incarnation;
+  v1::CoordinatorMessage message;
+};
+struct CloseNode {
+  std::string node;
+  std::string incarnation;
+};
+struct RecordEvent {
+  nlohmann::ordered_json event;  // without `t`, which the shell adds
+};
+struct PersistGeneration {
+  uint64_t generation = 0;       // must be durable before anything that follows is done
+};
+struct ChooseResume {
+  uint64_t generation = 0;
+};
+struct CommitCheckpoint {
+  uint64_t generation = 0;
+  uint64_t step = 0;
+  uint32_t world_size = 0;
+  std::vector<v1::ShardFile> files;
+};
+struct DropStaging {
+  uint64_t generation = 0;
+  uint64_t step = 0;
+};
+struct FinishJob {
+  Outcome outcome;
+};
+using Effect = std::variant<SendToNode, CloseNode, RecordEvent, PersistGeneration, ChooseResume,
+                            CommitCheckpoint, DropStaging, FinishJob>;
+
+// Performs one transition. `now_ns` is monotonic and never goes back.
+std::vector<Effect> Step(State& state, const Event& event, int64_t now_ns);
+
+// When TimePassed is due next; 0 when no deadline is set.
+int64_t NextDeadlineNs(const State& state);
+
+}  // namespace ddprun::coordinator

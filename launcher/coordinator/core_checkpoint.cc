@@ -1,0 +1,193 @@
+// Checkpoints and stops: agreed steps, shards, commits, and what a person or a signal asks.
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "launcher/coordinator/root_cause.h"
+#include "launcher/coordinator/turn.h"
+
+namespace ddprun::coordinator {
+namespace {
+
+bool AllReadyAndAlive(const Generation& g) {
+  return !g.workers.empty() && std::all_of(g.workers.begin(), g.workers.end(), [](const Worker& w) {
+    return w.ready && !w.exited;
+  });
+}
+
+void Settle(Turn& turn, uint64_t step, bool committed, const std::string& reason) {
+  v1::CoordinatorMessage message;
+  auto* settled = message.mutable_checkpoint_settled();
+  settled->set_generation(turn.state.generation.number);
+  settled->set_step(step);
+  settled->set_committed(committed);
+  settled->set_reason(reason);
+  turn.SendToMembers(message);
+}
+
+// The workers do not take part in agreed steps (a plain program, or still starting): signals do it.
+void StopBySignal(Turn& turn, const std::string& reason) {
+  EndGeneration(turn, false, reason, v1::StopWorkers::STOP);
+}
+
+void AskToStop(Turn& turn, const ControlAsked& asked) {
+  State& s = turn.state;
+  const bool again = s.stop.requested;
+  s.stop.requested = true;
+  if (asked.signal != 0) s.stop.signal = asked.signal;
+  s.stop.kill = s.stop.kill || asked.action == v1::ControlRequest::KILL;
+  s.stop.reason = asked.signal != 0 ? absl::StrCat("stopped by ", SignalName(asked.signal))
+                                    : "stopped on request";
+  switch (s.phase) {
+    case Phase::kWaiting:
+    case Phase::kChoosing:
+    case Phase::kBackingOff:
+      return Finish(turn, {"stopped", s.stop.signal != 0 ? 128 + s.stop.signal : 0, "", s.stop.reason});
+    case Phase::kRunning:
+      if (s.stop.kill) return EndGeneration(turn, false, s.stop.reason, v1::StopWorkers::KILL);
+      if (again) return;
+      if (!AllReadyAndAlive(s.generation)) return StopBySignal(turn, s.stop.reason);
+      s.stop_deadline_ns = turn.now_ns + GraceNs(s);
+      return MaybeRequestEdge(turn);
+    case Phase::kStopping:
+      if (s.stop.kill) EndGeneration(turn, false, s.stop.reason, v1::StopWorkers::KILL);
+      return;
+    case Phase::kFinished: return;
+  }
+}
+
+void PassSignalOn(Turn& turn, int32_t signal) {
+  v1::CoordinatorMessage message;
+  message.mutable_signal_workers()->set_generation(turn.state.generation.number);
+  message.mutable_signal_workers()->set_signal(signal);
+  turn.SendToMembers(message);
+}
+
+void AddShards(Turn& turn, PendingCheckpoint& checkpoint, const v1::CheckpointFact& fact) {
+  Generation& g = turn.state.generation;
+  checkpoint.shards.try_emplace(fact.rank(), fact.files().begin(), fact.files().end());
+  if (checkpoint.shards.size() < g.workers.size()) return;
+  checkpoint.committing = true;
+  CommitCheckpoint commit{g.number, checkpoint.step, static_cast<uint32_t>(g.workers.size()), {}};
+  for (const auto& [rank, files] : checkpoint.shards) {
+    commit.files.insert(commit.files.end(), files.begin(), files.end());
+  }
+  turn.out.push_back(std::move(commit));
+}
+
+}  // namespace
+
+void HandleControl(Turn& turn, const ControlAsked& asked) {
+  State& s = turn.state;
+  switch (asked.action) {
+    case v1::ControlRequest::STOP:
+    case v1::ControlRequest::KILL: return AskToStop(turn, asked);
+    case v1::ControlRequest::CHECKPOINT:
+      if (s.phase != Phase::kRunning) return;
+      if (AllReadyAndAlive(s.generation)) {
+        s.checkpoint_wanted = true;
+        return MaybeRequestEdge(turn);
+      }
+      // A plain program gets the signal itself; our trainer has not begun, so there is nothing to save.
+      if (s.spec.train_config_json().empty() && asked.signal != 0) PassSignalOn(turn, asked.signal);
+      return;
+    case v1::ControlRequest::SIGNAL:
+      if (s.phase == Phase::kRunning) PassSignalOn(turn, asked.signal);
+      return;
+    default: return;
+  }
+}
+
+void MaybeRequestEdge(Turn& turn) {
+  State& s = turn.state;
+  Generation& g = s.generation;
+  const bool stop = s.stop.requested;
+  if (s.phase != Phase::kRunning || g.agreement || (!stop && !s.checkpoint_wanted)) return;
+  if (!AllReadyAndAlive(g)) return;
+  s.checkpoint_wanted = false;
+  g.agreement = EdgeAgreement{s.next_edge_id++, stop, {}};
+  v1::CoordinatorMessage message;
+  message.mutable_edge_request()->set_generation(g.number);
+  message.mutable_edge_request()->set_id(g.agreement->id);
+  message.mutable_edge_request()->set_stop(stop);
+  turn.SendToMembers(message);
+}
+
+void HandleEdge(Turn& turn, const v1::EdgeReached& edge) {
+  Generation& g = turn.state.generation;
+  if (turn.state.phase != Phase::kRunning || !g.agreement || g.agreement->id != edge.id() ||
+      edge.rank() >= g.workers.size()) {
+    return;
+  }
+  g.agreement->edges[edge.rank()] = edge.step();
+  if (g.agreement->edges.size() < g.workers.size()) return;
+  uint64_t step = 0;
+  for (const auto& [rank, own] : g.agreement->edges) step = std::max(step, own);
+  v1::CoordinatorMessage message;
+  auto* at = message.mutable_checkpoint_at();
+  at->set_generation(g.number);
+  at->set_id(g.agreement->id);
+  at->set_step(step);
+  at->set_stop(g.agreement->stop);
+  turn.SendToMembers(message);
+  const bool was_stop = g.agreement->stop;
+  g.agreement.reset();
+  // A stop that came while a plain checkpoint was being agreed has its own turn now.
+  if (!was_stop) MaybeRequestEdge(turn);
+}
+
+void HandleCheckpointFact(Turn& turn, const v1::CheckpointFact& fact) {
+  State& s = turn.state;
+  Generation& g = s.generation;
+  if (fact.rank() >= g.workers.size()) return;
+  if (fact.what() == v1::CheckpointFact::SKIPPED) {
+    return turn.Record("checkpoint_skipped", {{"step", fact.step()}, {"reason", fact.reason()}});
+  }
+  if (s.phase != Phase::kRunning) return;
+  if (!g.checkpoint) {
+    if (fact.step() <= s.committed_step && s.history.any_commit) {
+      return Settle(turn, fact.step(), fact.step() == s.committed_step, "this step is over");
+    }
+    g.checkpoint = PendingCheckpoint{fact.step(), false, {}};
+    turn.Record("checkpoint_started", {{"step", fact.step()}});
+  }
+  PendingCheckpoint& checkpoint = *g.checkpoint;
+  if (checkpoint.committing) return;
+  if (fact.step() != checkpoint.step) {
+    return DropCheckpoint(turn, absl::StrCat("rank ", fact.rank(), " writes step ", fact.step(),
+                                             " while others write step ", checkpoint.step));
+  }
+  switch (fact.what()) {
+    case v1::CheckpointFact::WRITTEN: return AddShards(turn, checkpoint, fact);
+    case v1::CheckpointFact::FAILED:
+      return DropCheckpoint(turn, absl::StrCat("rank ", fact.rank(), ": ", fact.reason()));
+    default: return;
+  }
+}
+
+void DropCheckpoint(Turn& turn, const std::string& reason) {
+  Generation& g = turn.state.generation;
+  const uint64_t step = g.checkpoint->step;
+  g.checkpoint.reset();
+  turn.Record("checkpoint_failed", {{"step", step}, {"reason", reason}});
+  turn.out.push_back(DropStaging{g.number, step});
+  Settle(turn, step, false, reason);
+}
+
+void HandleCheckpointStored(Turn& turn, const CheckpointStored& stored) {
+  State& s = turn.state;
+  Generation& g = s.generation;
+  if (stored.generation != g.number || !g.checkpoint || g.checkpoint->step != stored.step) return;
+  g.checkpoint.reset();
+  if (stored.ok) {
+    if (stored.step > s.committed_step || !s.history.any_commit) s.history.restarts_without_commit = 0;
+    s.history.any_commit = true;
+    s.committed_step = std::max(s.committed_step, stored.step);
+    turn.Record("checkpoint_committed", {{"step", stored.step}, {"path", stored.path}});
+  } else {
+    turn.Record("checkpoint_failed", {{"step", stored.step}, {"reason", stored.reason}});
+  }
+  Settle(turn, stored.step, stored.ok, stored.reason);
+  AfterStop(turn);
+}
+
+}  // namespace ddprun::coordinator

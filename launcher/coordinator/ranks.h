@@ -1,0 +1,24 @@
+// Which nodes take part in the next generation, and which ranks each holds. Pure.
+//
+// Rules: a node keeps its place where it can; wishes (--node-rank) come first; new nodes follow in the order in which they
+// joined; ranks of a node are consecutive; nodes beyond `nodes_max` stay spares.
+#pragma once
+
+#include <map>
+#include <string>
+#include <vector>
+
+#include "launcher/coordinator/state.h"
+
+namespace ddprun::coordinator {
+
+struct Assignment {
+  std::vector<Placement> placements;  // empty: not enough nodes
+  uint32_t world_size = 0;
+  std::string reason;
+};
+
+Assignment AssignRanks(const v1::JobSpec& spec, const std::map<std::string, Node>& nodes,
+                       const std::vector<Placement>& previous);
+
+}  // namespace ddprun::coordinator

@@ -1,0 +1,172 @@
+// State of one job as its coordinator sees it: plain values, changed only by Step (core.h).
+//
+// A job is a sequence of generations. The phases:
+//   kWaiting    not enough nodes; a deadline says how long we wait
+//   kChoosing   the resume step of the next generation is being looked up (checkpoint I/O)
+//   kRunning    StartWorkers was sent; workers start, run and end
+//   kStopping   the generation is over; we wait until nothing of it is left on any live node
+//   kBackingOff a restart is due at `deadline_ns`
+//   kFinished   terminal
+// Invariants: `generation` only grows; exactly one generation has live workers; a node in `nodes` is alive (attached or within its lease).
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "common/reliable_link.h"
+#include "ddprun/v1/agent.pb.h"
+
+namespace ddprun::coordinator {
+
+constexpr int64_t kSecondNs = 1'000'000'000;
+
+enum class Phase { kWaiting, kChoosing, kRunning, kStopping, kBackingOff, kFinished };
+const char* PhaseName(Phase phase);
+
+struct Node {
+  std::string name;
+  std::string incarnation;
+  std::string address;
+  uint32_t slots = 0;
+  int32_t node_rank_wanted = -1;
+  uint64_t join_order = 0;
+  bool attached = false;
+  int64_t last_heard_ns = 0;
+  int64_t clock_offset_ns = 0;       // coordinator minus node
+  bool stopped = true;               // nothing of the current generation is left here
+  ReliableLink<v1::CoordinatorMessage> link;
+};
+
+// One rank's place. Ranks of a node are consecutive.
+struct Placement {
+  std::string node;
+  uint32_t first_rank = 0;
+  uint32_t count = 0;
+};
+
+struct Worker {
+  std::string node;
+  uint32_t local_rank = 0;
+  bool started = false;
+  bool ready = false;
+  std::optional<v1::WorkerExited> exited;
+  std::optional<v1::WorkerFailed> failed;  // its own report
+  std::string cause;                       // of the exit, once told in an event
+};
+
+// One checkpoint on its way: from the first CheckpointStarted to its commit or end.
+struct PendingCheckpoint {
+  uint64_t step = 0;
+  bool committing = false;
+  std::map<uint32_t, std::vector<v1::ShardFile>> shards;  // by rank
+};
+
+// A request for a checkpoint at an agreed step (worker_protocol.md, "Agreed step").
+struct EdgeAgreement {
+  uint64_t id = 0;
+  bool stop = false;
+  std::map<uint32_t, uint64_t> edges;  // by rank
+};
+
+struct Generation {
+  uint64_t number = 0;               // 0: none yet
+  std::vector<Placement> placements;
+  std::vector<Worker> workers;       // by rank
+  uint64_t resume_step = 0;
+  int64_t started_ns = 0;
+  uint64_t step = 0;                 // newest completed step seen
+  uint64_t first_step = 0;           // first completed step; 0 while none
+  int64_t first_step_ns = 0;
+  int64_t last_step_ns = 0;
+  std::string end_reason;            // "" while it runs well
+  bool failed = false;               // it ended by failure
+  bool node_lost = false;
+  std::string lost_node;
+  v1::StopWorkers stop_order;        // the last one sent; repeated to nodes that attach again
+  std::optional<PendingCheckpoint> checkpoint;
+  std::optional<EdgeAgreement> agreement;
+  // Exchange: published values, and who waits for which.
+  std::map<std::pair<std::string, std::string>, std::string> values;
+  std::map<std::pair<std::string, std::string>, std::set<uint32_t>> awaits;
+};
+
+// What a failed generation was about; becomes `failures` and `first_failure` of result.json.
+struct FailureRecord {
+  uint64_t generation = 0;
+  int64_t rank = -1;                 // -1: no rank is to blame
+  std::string node;
+  int32_t pid = 0;
+  int32_t exit_code = 0;
+  int32_t signal = 0;
+  double t = 0;
+  std::string reason;
+  std::vector<std::string> log_tail;
+  bool before_start = false;         // the generation had not got going
+  bool config = false;               // the worker says that a restart cannot help
+  bool start_failed = false;         // a program could not be executed
+  bool node_lost = false;
+};
+
+// What the restart policy needs to know of the past (restart_policy.h).
+struct History {
+  uint32_t restarts_charged = 0;     // against the budget of this run of ddprun
+  uint32_t restarts_free = 0;
+  uint32_t failures_in_a_row = 0;    // without training progress between them
+  uint32_t start_failures_in_a_row = 0;
+  uint32_t restarts_without_commit = 0;
+  bool any_commit = false;
+};
+
+struct StopRequest {
+  bool requested = false;
+  int32_t signal = 0;
+  bool kill = false;
+  std::string reason;
+  std::string failure_kind;          // for stops that count as failures
+  int32_t exit_code = 0;
+};
+
+struct State {
+  v1::JobSpec spec;
+  std::string leader_token;
+  Phase phase = Phase::kWaiting;
+  int64_t now_ns = 0;
+  int64_t started_ns = 0;
+  int64_t deadline_ns = 0;           // of the phase; 0: none
+  int64_t stop_deadline_ns = 0;      // a stop's checkpoint must be there by then; 0: none
+  std::map<std::string, Node> nodes;
+  uint64_t joins = 0;
+  bool ever_complete = false;        // enough nodes have been here once
+  int64_t last_call_ns = 0;          // with MIN of MIN:MAX nodes here, latecomers are awaited until then
+  Generation generation;
+  std::vector<Placement> last_placements;  // for stable ranks
+  uint64_t next_edge_id = 1;
+  bool checkpoint_wanted = false;
+  StopRequest stop;
+  History history;
+  uint64_t restarts_before = 0;      // in earlier runs of this run folder
+  uint64_t committed_step = 0;
+  uint64_t best_step = 0;            // highest step completed in any generation
+  // Of the last generation that trained, to account for what its end has cost.
+  uint64_t trained_to_step = 0;
+  int64_t trained_until_ns = 0;
+  double seconds_per_step = 0;
+  double time_lost_seconds = 0;
+  std::vector<FailureRecord> failures;
+  std::map<std::string, std::string> result_values;
+};
+
+// The job's end, for result.json and the exit code.
+struct Outcome {
+  std::string status;                // succeeded | failed | stopped
+  int32_t exit_code = 0;
+  std::string failure_kind;
+  std::string reason;
+};
+
+}  // namespace ddprun::coordinator

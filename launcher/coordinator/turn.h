@@ -1,0 +1,63 @@
+// What one Step works with, and the transitions that its parts share. Internal to the coordinator's core.
+#pragma once
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "launcher/coordinator/core.h"
+
+namespace ddprun::coordinator {
+
+struct Turn {
+  State& state;
+  int64_t now_ns;
+  std::vector<Effect>& out;
+
+  // An event of events.jsonl about the current generation.
+  void Record(const char* name, nlohmann::ordered_json fields);
+  // Numbered, so that it arrives once and in order.
+  void Send(Node& node, v1::CoordinatorMessage message);
+  void SendToMembers(const v1::CoordinatorMessage& message);
+  Node* MemberOf(const Placement& placement);
+  bool IsMember(const std::string& node) const;
+};
+
+// core_nodes.cc: who is here.
+void HandleHello(Turn& turn, const NodeMessage& event);
+void HandleHeartbeat(Turn& turn, Node& node, const v1::Heartbeat& heartbeat);
+void LoseNode(Turn& turn, const std::string& name, const std::string& reason);
+void LoseSilentNodes(Turn& turn);
+
+// core_generation.cc: from one generation to the next.
+void WaitForNodes(Turn& turn);
+void MaybePlanGeneration(Turn& turn);
+void StartGeneration(Turn& turn, const ResumeChosen& chosen);
+void EndGeneration(Turn& turn, bool failed, const std::string& reason, v1::StopWorkers::Mode mode);
+void HandleWorkerExited(Turn& turn, const v1::WorkerExited& exited);
+void HandleGenerationStopped(Turn& turn, Node& node, const v1::GenerationStopped& stopped);
+void AfterStop(Turn& turn);
+void Finish(Turn& turn, Outcome outcome);
+
+// core_progress.cc: what workers say while they run.
+void HandleWorkerStarted(Turn& turn, const v1::WorkerStarted& started);
+void HandleWorkerReady(Turn& turn, const v1::WorkerReady& ready);
+void HandleWorkerFailed(Turn& turn, const v1::WorkerFailed& failed);
+void HandleProgress(Turn& turn, const v1::WorkerProgressed& progressed);
+void HandlePublish(Turn& turn, Node& node, const v1::Publish& publish);
+void HandleAwait(Turn& turn, Node& node, const v1::Await& await);
+
+// core_checkpoint.cc: agreed steps, shards, commits, stops.
+void HandleCheckpointFact(Turn& turn, const v1::CheckpointFact& fact);
+void HandleCheckpointStored(Turn& turn, const CheckpointStored& stored);
+void DropCheckpoint(Turn& turn, const std::string& reason);
+void HandleEdge(Turn& turn, const v1::EdgeReached& edge);
+void HandleControl(Turn& turn, const ControlAsked& asked);
+// Asks for an agreed step if one is wanted and none is being agreed.
+void MaybeRequestEdge(Turn& turn);
+
+// How long the workers of a stop get, in ns.
+int64_t GraceNs(const State& state);
+v1::CoordinatorMessage StopMessage(const v1::StopWorkers& order);
+
+}  // namespace ddprun::coordinator

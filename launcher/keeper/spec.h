@@ -1,0 +1,44 @@
+// What to start: the spec of proto/keeper_protocol.md, parsed. Pure: no I/O, no clock.
+//
+// Invariants of a parsed Spec: at least one worker; ranks are unique; each worker has an argument and a log.
+// A Spec points into the bytes it was parsed from (arguments and environment go to exec as they stand there).
+// REQUIRES: these bytes outlive it.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace ddprun::keeper {
+
+inline constexpr size_t kSpecBytesMax = size_t{256} << 20;  // 4,096 workers with 64 KiB each
+inline constexpr size_t kWorkersMax = 4096;
+inline constexpr int64_t kDurationMsMax = int64_t{30} * 86'400'000;  // keeps nanoseconds in range
+
+struct WorkerSpec {
+  int64_t rank = 0;
+  std::vector<const char*> arguments;    // zero-terminated strings
+  std::vector<const char*> environment;  // NAME=VALUE
+  const char* directory = nullptr;       // nullptr: the keeper's own
+  const char* log = nullptr;
+  bool console = false;
+};
+
+struct Spec {
+  std::string job;
+  std::string generation;
+  std::string node;
+  int64_t grace_ms = 30'000;
+  int64_t lease_ms = 0;  // 0: none
+  bool foreground = false;
+  std::vector<WorkerSpec> workers;
+};
+
+// `bytes`: zero-terminated KEY=VALUE strings. Unknown keys are ignored (a later version may add them).
+// nullopt and one sentence in *problem when it makes no sense.
+std::optional<Spec> ParseSpec(std::string_view bytes, std::string* problem);
+
+}  // namespace ddprun::keeper
