@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import signal
 import subprocess
 import tempfile
 import time
@@ -19,11 +20,15 @@ MPIRUN = ["mpirun", "--oversubscribe", "--allow-run-as-root", "-np", str(PROCESS
 
 
 def seconds_of(command):
-    """Runs the command once, output thrown away; a failure ends the benchmark."""
+    """Runs the command once, output thrown away; a failure ends the benchmark.
+
+    An alarm is the bound, since subprocess's own timeout polls, which is coarser than what is measured."""
+    signal.alarm(LIMIT_SECONDS)
     start = time.perf_counter()
-    subprocess.run(command, check=True, timeout=LIMIT_SECONDS, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
-                   stderr=subprocess.DEVNULL)
-    return time.perf_counter() - start
+    subprocess.run(command, check=True, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    took = time.perf_counter() - start
+    signal.alarm(0)
+    return took
 
 
 def main():
