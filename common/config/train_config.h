@@ -1,0 +1,97 @@
+// TrainConfig: what a train.cfg says, resolved (defaults filled in, overrides applied).
+//
+// Every key stands once in the table of key_table.cc; parsing, JSON, the comparison for a resume
+// and the error texts are all driven by that table. The launcher reads the file, and the worker
+// gets the result as JSON. Pure functions but for LoadTrainConfig and ValidateData, which read
+// files. Thread-safe. Errors are INVALID_ARGUMENT and name file, line, section and key (or the
+// --set option).
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+
+namespace ddprun {
+
+struct TrainConfig {
+  std::string model_name;  // required
+
+  std::string data_kind;  // required
+  std::string data_dir;   // absolute after parsing; required unless the kind is synthetic
+  std::string data_normalize = "auto";
+  int64_t data_batch_size = 64;  // per rank
+  bool data_shuffle = true;
+  bool data_drop_last = true;
+  int64_t data_workers = 4;  // loader threads per rank
+
+  int64_t train_epochs = 0;  // 0: not given; exactly one of epochs and steps is given
+  int64_t train_steps = 0;
+  std::string train_optimizer = "adam";
+  double train_lr = 0.001;
+  double train_momentum = 0.0;  // sgd
+  double train_weight_decay = 0.0;
+  std::array<double, 2> train_betas = {0.9, 0.999};  // adam, adamw
+  double train_eps = 1e-8;                           // adam, adamw
+  std::string train_scale_lr = "none";
+  int64_t train_accumulation_steps = 1;
+  int64_t train_seed = 1024;
+  bool train_evaluate = true;
+  std::string train_unused_parameters = "error";
+
+  std::string precision_amp = "off";
+  std::string precision_weights = "fp32";
+  std::string precision_recompute = "none";
+
+  int64_t parallel_pipeline_stages = 1;
+  std::string parallel_schedule = "1f1b";
+  int64_t parallel_micro_batches = 1;
+  std::string parallel_sync_bn = "auto";
+  double parallel_bucket_mb = 25;
+
+  std::string performance_graph = "auto";
+  std::string performance_fused_norm = "auto";
+
+  int64_t checkpoint_every_steps = 100;  // 0: only at the end
+  int64_t checkpoint_keep = 3;
+  bool checkpoint_async = true;
+
+  int64_t log_every_steps = 100;
+
+  bool operator==(const TrainConfig&) const = default;
+};
+
+// A config file is read by people; more than this is not one.
+inline constexpr size_t kTrainConfigBytesMax = 1 << 20;
+
+// Reads the file and applies overrides `section.key=value` in order. A relative data.dir is taken
+// from the current directory. An override of train.steps replaces train.epochs of the file, and the
+// reverse.
+absl::StatusOr<TrainConfig> LoadTrainConfig(const std::string& path,
+                                            const std::vector<std::string>& overrides);
+
+// The same on text; `file_name` is only used in messages.
+absl::StatusOr<TrainConfig> ParseTrainConfig(absl::string_view text, const std::string& file_name,
+                                             const std::vector<std::string>& overrides);
+
+// One line of JSON: an object a section. FromJson is strict (unknown keys, types, ranges).
+std::string ToJson(const TrainConfig& config);
+absl::StatusOr<TrainConfig> FromJson(absl::string_view json);
+
+// OK when a run under `now` may continue a checkpoint of `previous`: same model, data, optimizer,
+// layout. Length of the run, checkpoint and log keys may differ. FAILED_PRECONDITION names the key
+// and both values.
+absl::Status CompareForResume(const TrainConfig& previous, const TrainConfig& now);
+
+// Reads every data file of the config wholly and checks it, and that `world_size` ranks get at
+// least one batch each. About 0.3 s for Fashion-MNIST. Errors name the file and what to do.
+absl::Status ValidateData(const TrainConfig& config, int world_size);
+
+// Batches of one epoch on each rank, as the sampler and `drop_last` make them. Pure.
+int64_t StepsPerEpoch(const TrainConfig& config, int64_t samples, int world_size);
+
+}  // namespace ddprun

@@ -1,0 +1,224 @@
+// train.cfg: what is read, and the text of every error (issue 3, "Bad input").
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <fstream>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
+#include "common/config/train_config.h"
+
+namespace ddprun {
+namespace {
+
+using ::testing::HasSubstr;
+
+constexpr char kGood[] = R"([model]
+name = "simple_cnn"
+[data]
+kind = "idx"
+dir = "/data"
+[train]
+epochs = 2
+)";
+
+std::string ErrorOf(const std::string& text, const std::vector<std::string>& overrides = {}) {
+  const auto config = ParseTrainConfig(text, "train.cfg", overrides);
+  return config.ok() ? "no error" : std::string(config.status().message());
+}
+
+TEST(TrainConfigTest, DefaultsAreThoseOfTheDocuments) {
+  const auto config = ParseTrainConfig(kGood, "train.cfg", {});
+  ASSERT_TRUE(config.ok()) << config.status();
+  EXPECT_EQ(config->data_batch_size, 64);
+  EXPECT_TRUE(config->data_shuffle);
+  EXPECT_TRUE(config->data_drop_last);
+  EXPECT_EQ(config->data_workers, 4);
+  EXPECT_EQ(config->train_epochs, 2);
+  EXPECT_EQ(config->train_steps, 0);
+  EXPECT_EQ(config->train_optimizer, "adam");
+  EXPECT_EQ(config->train_lr, 0.001);
+  EXPECT_EQ(config->train_seed, 1024);
+  EXPECT_EQ(config->parallel_bucket_mb, 25);
+  EXPECT_EQ(config->checkpoint_every_steps, 100);
+  EXPECT_EQ(config->checkpoint_keep, 3);
+  EXPECT_EQ(config->log_every_steps, 100);
+}
+
+TEST(TrainConfigTest, OverridesAreTomlAndBareWordsAreStrings) {
+  const auto config = ParseTrainConfig(
+      kGood, "train.cfg",
+      {"train.lr=1", "train.optimizer=sgd", "data.shuffle=false", "data.dir=some dir/x",
+       "train.steps=7", "train.seed = 5", "model.name=\"simple_cnn\""});
+  ASSERT_TRUE(config.ok()) << config.status();
+  EXPECT_EQ(config->train_lr, 1.0);
+  EXPECT_EQ(config->train_optimizer, "sgd");
+  EXPECT_FALSE(config->data_shuffle);
+  EXPECT_THAT(config->data_dir, HasSubstr("/some dir/x"));
+  EXPECT_EQ(config->data_dir[0], '/');
+  EXPECT_EQ(config->train_steps, 7);
+  EXPECT_EQ(config->train_epochs, 0) << "--set train.steps replaces the file's epochs";
+  EXPECT_EQ(config->train_seed, 5);
+}
+
+struct ErrorCase {
+  std::string add;                     // appended to the good file, line 8 and later
+  std::vector<std::string> overrides;  //
+  std::string expected;                // the beginning of the message
+};
+
+TEST(TrainConfigTest, EachErrorNamesFileLineAndKeyAndTheWayOut) {
+  const std::vector<ErrorCase> cases = {
+      {"lerning_rate = 1",
+       {},
+       R"(train.cfg:8: [train] lerning_rate: unknown key; did you mean "lr"?)"},
+      {"epoch = 1", {}, R"(train.cfg:8: [train] epoch: unknown key; did you mean "epochs"?)"},
+      {"batch_size = 1",
+       {},
+       R"(train.cfg:8: [train] batch_size: unknown key; did you mean "batch_size" of [data]?)"},
+      {"xyzzyxyzzy = 1", {}, "train.cfg:8: [train] xyzzyxyzzy: unknown key"},
+      {"[trian]\nlr = 1", {}, "train.cfg:8: [trian]: unknown section; did you mean [train]?"},
+      {"lr = \"fast\"",
+       {},
+       R"(train.cfg:8: [train] lr: expected a number, found the string "fast")"},
+      {"evaluate = 1",
+       {},
+       "train.cfg:8: [train] evaluate: expected true or false, found the integer 1"},
+      {"seed = 1.5", {}, "train.cfg:8: [train] seed: expected an integer, found the number 1.5"},
+      {"seed = 2020-01-01",
+       {},
+       "train.cfg:8: [train] seed: expected an integer, found a date or time"},
+      {"optimizer = {a = 1}",
+       {},
+       "train.cfg:8: [train] optimizer: expected a string, found a table"},
+      {"betas = [0.9]",
+       {},
+       "train.cfg:8: [train] betas: expected an array of two numbers, found an array of 1"},
+      {"lr = 0", {}, "train.cfg:8: [train] lr: 0 is out of range; must be greater than 0"},
+      {"lr = nan", {}, "train.cfg:8: [train] lr: nan is out of range"},
+      {"seed = -1", {}, "train.cfg:8: [train] seed: -1 is out of range; must be at least 0"},
+      {"seed = 4294967296", {}, "train.cfg:8: [train] seed: 4294967296 is out of range"},
+      {"lr = 1\nlr = 2", {}, "train.cfg:9: not valid TOML: "},
+      {"lr = ", {}, "train.cfg:8: not valid TOML: "},
+      {"optimizer = \"adamm\"",
+       {},
+       R"(train.cfg:8: [train] optimizer: "adamm" is not a known value; supported: "adam", "adamw", "sgd")"},
+      {"scale_lr = \"linear\"",
+       {},
+       R"(train.cfg:8: [train] scale_lr: "linear" is not possible in this version yet; supported: "none")"},
+      {"[parallel]\npipeline_stages = 2",
+       {},
+       "train.cfg:9: [parallel] pipeline_stages: 2 is not possible in this version yet; supported: "
+       "up to 1"},
+      {"[precision]\namp = \"fp16\"",
+       {},
+       R"(train.cfg:9: [precision] amp: "fp16" is not possible in this version yet; supported: "off")"},
+      {"steps = 3",
+       {},
+       "train.cfg:8: [train] steps: epochs is given too; give one of epochs and steps"},
+      {"momentum = 0.9",
+       {},
+       R"(train.cfg:8: [train] momentum: has no meaning with optimizer = "adam"; only sgd has it)"},
+      {"optimizer = \"sgd\"\neps = 0.1",
+       {},
+       R"(train.cfg:9: [train] eps: has no meaning with optimizer = "sgd")"},
+      {"", {"train.lr=abc"}, R"(--set train.lr=abc: expected a number, found the string "abc")"},
+      {"",
+       {"train.lrr=1"},
+       R"(--set train.lrr=1: unknown key "lrr" of [train]; did you mean "lr"?)"},
+      {"", {"tain.lr=1"}, "--set tain.lr=1: unknown section [tain]; did you mean [train]?"},
+      {"", {"lr=1"}, "--set lr=1: expected section.key=value, for example train.lr=0.01"},
+      {"", {"train.lr="}, "--set train.lr=: there is no value after the equals sign"},
+      {"", {"train.lr=1\n[model]\nname=2"}, "--set train.lr=1"},
+      {"",
+       {"model.name=resnet50"},
+       R"(--set model.name=resnet50: "resnet50" is not possible in this version yet; supported: "simple_cnn")"},
+      {"", {"train.epochs=1", "train.steps=1"}, "--set train.steps=1: epochs is given too"},
+  };
+  for (const ErrorCase& c : cases) {
+    const std::string message = ErrorOf(kGood + c.add, c.overrides);
+    EXPECT_EQ(message.substr(0, c.expected.size()), c.expected);
+  }
+}
+
+TEST(TrainConfigTest, RequiredKeysAreNamedWithAnExample) {
+  const auto without = [](const std::string& line) {
+    return absl::StrReplaceAll(kGood, {{line, ""}});
+  };
+  EXPECT_THAT(ErrorOf(without("name = \"simple_cnn\"\n")),
+              HasSubstr("train.cfg: [model] name: missing"));
+  EXPECT_THAT(ErrorOf(without("kind = \"idx\"\n")), HasSubstr("train.cfg: [data] kind: missing"));
+  EXPECT_THAT(ErrorOf(without("dir = \"/data\"\n")), HasSubstr("train.cfg: [data] dir: missing"));
+  EXPECT_THAT(ErrorOf(without("epochs = 2\n")), HasSubstr("train.cfg: [train] epochs: missing"));
+  EXPECT_THAT(
+      ErrorOf(std::string("lr = 1\n") + kGood),
+      HasSubstr("train.cfg:1: lr: stands outside of a section; did you mean \"lr\" of [train]?"));
+}
+
+TEST(TrainConfigTest, AFileThatCannotBeReadIsNamed) {
+  EXPECT_THAT(LoadTrainConfig("/nowhere/train.cfg", {}).status().message(),
+              HasSubstr("/nowhere/train.cfg"));
+  EXPECT_THAT(LoadTrainConfig("/tmp", {}).status().message(), HasSubstr("not a regular file"));
+}
+
+TEST(TrainConfigTest, TheReferenceJobIsValid) {
+  const char* source = std::getenv("DDPRUN_SOURCE");
+  if (source == nullptr) GTEST_SKIP() << "DDPRUN_SOURCE is not set";
+  const auto config = LoadTrainConfig(absl::StrCat(source, "/examples/fashion_mnist.cfg"), {});
+  ASSERT_TRUE(config.ok()) << config.status();
+  EXPECT_EQ(config->train_epochs, 2);
+}
+
+TEST(TrainConfigTest, JsonKeepsEveryValue) {
+  const auto config = ParseTrainConfig(
+      kGood, "train.cfg",
+      {"train.lr=0.30000000000000004", "train.betas=[0.8, 0.95]", "data.shuffle=false",
+       "checkpoint.keep=9", "train.steps=12", "parallel.bucket_mb=0.5"});
+  ASSERT_TRUE(config.ok()) << config.status();
+  const auto copy = FromJson(ToJson(*config));
+  ASSERT_TRUE(copy.ok()) << copy.status();
+  EXPECT_EQ(*copy, *config);
+  EXPECT_THAT(FromJson("{\"train\":{\"lr\":\"x\"}}").status().message(),
+              HasSubstr("[train] lr: expected a number"));
+  EXPECT_THAT(FromJson("{\"train\":{\"new\":1}}").status().message(),
+              HasSubstr("different versions"));
+  EXPECT_FALSE(FromJson("[1").ok());
+}
+
+// DESIGN 4.1: --resume needs the same model, data and layout; the length, checkpoints and logs may
+// differ.
+TEST(TrainConfigTest, AResumeMayChangeOnlyLengthCheckpointsAndLogs) {
+  const auto with = [](const std::vector<std::string>& overrides) {
+    return *ParseTrainConfig(kGood, "train.cfg", overrides);
+  };
+  const TrainConfig base = with({});
+  EXPECT_TRUE(CompareForResume(
+                  base, with({"train.epochs=9", "checkpoint.every_steps=5", "checkpoint.keep=1",
+                              "checkpoint.async=false", "log.every_steps=3", "data.workers=0"}))
+                  .ok());
+  EXPECT_TRUE(CompareForResume(base, with({"train.steps=9"})).ok());
+  for (const char* change :
+       {"train.lr=0.5", "train.optimizer=adamw", "data.batch_size=32", "data.dir=/other",
+        "train.seed=1", "parallel.bucket_mb=1", "data.shuffle=false"}) {
+    const absl::Status status = CompareForResume(base, with({change}));
+    EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition) << change;
+  }
+  EXPECT_THAT(CompareForResume(base, with({"train.lr=0.5"})).message(),
+              HasSubstr("[train] lr: is 0.5, but the run that is to be resumed has 0.001"));
+}
+
+TEST(TrainConfigTest, StepsPerEpochFollowTheSampler) {
+  TrainConfig config;
+  EXPECT_EQ(StepsPerEpoch(config, 60000, 4), 234);
+  EXPECT_EQ(StepsPerEpoch(config, 60000, 1), 937);
+  config.data_drop_last = false;
+  EXPECT_EQ(StepsPerEpoch(config, 60000, 4), 235);
+  config.data_batch_size = 1;
+  EXPECT_EQ(StepsPerEpoch(config, 101, 2), 51);  // TR1: N = 101, R = 2: equal steps on both ranks
+  config.train_accumulation_steps = 10;
+  EXPECT_EQ(StepsPerEpoch(config, 101, 2), 6);  // TR8: the tail is an update too
+}
+
+}  // namespace
+}  // namespace ddprun

@@ -1,0 +1,1 @@
+ddprun_test(NAME safetensors_test LABEL unit SOURCES unit/safetensors_test.cc LIBS ddprun_config)
