@@ -1,0 +1,161 @@
+#include "launcher/coordinator/checkpoint_store.h"
+
+#include <algorithm>
+#include <functional>
+
+#include <nlohmann/json.hpp>
+
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "common/checksum.h"
+
+namespace ddprun::coordinator {
+namespace {
+
+constexpr char kManifest[] = "manifest.json";
+constexpr char kStaging[] = ".staging";
+constexpr char kStepPrefix[] = "step-";
+
+std::string StepName(uint64_t step) { return absl::StrCat(kStepPrefix, step); }
+
+// The step of a committed folder's name; false for any other name.
+bool ParseStepName(const std::string& name, uint64_t* step) {
+  if (!absl::StartsWith(name, kStepPrefix)) return false;
+  return absl::SimpleAtoi(name.substr(sizeof kStepPrefix - 1), step) && StepName(*step) == name;
+}
+
+absl::Status CheckFile(FileSystem& files, const std::string& folder, const nlohmann::json& entry) {
+  if (!entry.is_object() || !entry.contains("name") || !entry["name"].is_string()) {
+    return absl::DataLossError("the manifest lists a file without a name");
+  }
+  const std::string name = entry["name"];
+  if (name.empty() || name.find('/') != std::string::npos) {
+    return absl::DataLossError(absl::StrCat("the manifest lists the file name \"", name, "\""));
+  }
+  absl::StatusOr<std::string> data = files.ReadFile(JoinPath(folder, name));
+  if (!data.ok()) return data.status();
+  const uint64_t bytes = entry.value("bytes", uint64_t{0});
+  if (data->size() != bytes) {
+    return absl::DataLossError(
+        absl::StrCat(name, " holds ", data->size(), " bytes instead of ", bytes));
+  }
+  const std::string hash = HashHex(Xxh3(data->data(), data->size()));
+  if (hash != entry.value("xxh3_128", "")) {
+    return absl::DataLossError(absl::StrCat(name, " has checksum ", hash, " instead of ",
+                                            entry.value("xxh3_128", "(none)")));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+CheckpointStore::CheckpointStore(FileSystem& files, std::string run_dir, std::string job_id,
+                                 uint32_t kept)
+    : files_(files),
+      folder_(JoinPath(run_dir, "checkpoints")),
+      job_id_(std::move(job_id)),
+      kept_(kept) {}
+
+std::string CheckpointStore::StagingPath(uint64_t generation, uint64_t step) const {
+  return JoinPath(JoinPath(folder_, kStaging), absl::StrCat("g", generation, "-step-", step));
+}
+
+absl::StatusOr<std::string> CheckpointStore::Commit(const CommitCheckpoint& commit) {
+  const std::string staging = StagingPath(commit.generation, commit.step);
+  const std::string final_path = JoinPath(folder_, StepName(commit.step));
+  absl::StatusOr<std::string> manifest = MakeManifest(files_, staging, job_id_, commit);
+  absl::Status status = manifest.status();
+  if (status.ok()) status = ReplaceFile(files_, JoinPath(staging, kManifest), *manifest);
+  // rename(2) refuses a target folder that is not empty, so nothing is ever overwritten.
+  if (status.ok()) status = files_.Rename(staging, final_path);
+  if (!status.ok()) {
+    files_.RemoveAll(staging).IgnoreError();
+    return status;
+  }
+  status = files_.SyncDirectory(folder_);
+  if (!status.ok()) {
+    // Whether the rename is durable is not known, so it must not count.
+    files_.Rename(final_path, staging).IgnoreError();
+    files_.RemoveAll(staging).IgnoreError();
+    return status;
+  }
+  RemoveOld();
+  return final_path;
+}
+
+std::vector<uint64_t> CheckpointStore::Steps() const {
+  std::vector<uint64_t> steps;
+  absl::StatusOr<std::vector<std::string>> names = files_.List(folder_);
+  if (!names.ok()) return steps;
+  for (const std::string& name : *names) {
+    uint64_t step = 0;
+    if (ParseStepName(name, &step)) steps.push_back(step);
+  }
+  std::sort(steps.begin(), steps.end(), std::greater<>());
+  return steps;
+}
+
+void CheckpointStore::RemoveOld() {
+  if (kept_ == 0) return;
+  const std::vector<uint64_t> steps = Steps();
+  for (size_t i = kept_; i < steps.size(); ++i) {
+    // Out of sight first: a half-removed checkpoint must never look like a whole one.
+    const std::string trash = JoinPath(JoinPath(folder_, kStaging), absl::StrCat("old-", steps[i]));
+    if (files_.Rename(JoinPath(folder_, StepName(steps[i])), trash).ok()) {
+      files_.RemoveAll(trash).IgnoreError();
+    }
+  }
+}
+
+absl::Status CheckpointStore::Verify(const std::string& path) const {
+  absl::StatusOr<std::string> text = files_.ReadFile(JoinPath(path, kManifest));
+  if (!text.ok()) return text.status();
+  const nlohmann::json manifest = nlohmann::json::parse(*text, nullptr, false);
+  if (!manifest.is_object() || !manifest.contains("files") || !manifest["files"].is_array()) {
+    return absl::DataLossError("manifest.json is damaged");
+  }
+  if (manifest.value("format", 0) != 1) {
+    return absl::DataLossError("manifest.json has a format that this version does not know");
+  }
+  if (manifest.value("job_id", "") != job_id_) {
+    return absl::DataLossError(
+        absl::StrCat("it belongs to job ", manifest.value("job_id", "(none)"), ", not ", job_id_));
+  }
+  uint64_t step = 0;
+  const std::string name = path.substr(path.rfind('/') + 1);
+  if (ParseStepName(name, &step) && manifest.value("step", uint64_t{0}) != step) {
+    return absl::DataLossError("manifest.json speaks of another step");
+  }
+  for (const auto& entry : manifest["files"]) {
+    absl::Status status = CheckFile(files_, path, entry);
+    if (!status.ok()) return status;
+  }
+  return absl::OkStatus();
+}
+
+ResumeChosen CheckpointStore::ChooseResume(uint64_t generation) {
+  ResumeChosen chosen;
+  chosen.generation = generation;
+  // Every earlier generation is over, so whatever lies in staging is dead.
+  files_.RemoveAll(JoinPath(folder_, kStaging)).IgnoreError();
+  for (uint64_t step : Steps()) {
+    const std::string path = JoinPath(folder_, StepName(step));
+    absl::Status status = Verify(path);
+    if (status.ok()) {
+      chosen.step = step;
+      chosen.path = path;
+      return chosen;
+    }
+    std::string bad = absl::StrCat(path, ".bad-g", generation);
+    if (!files_.Rename(path, bad).ok()) bad = path;
+    chosen.rejected.push_back({step, bad, std::string(status.message())});
+  }
+  return chosen;
+}
+
+void CheckpointStore::DropStaging(uint64_t generation, uint64_t step) {
+  files_.RemoveAll(StagingPath(generation, step)).IgnoreError();
+}
+
+}  // namespace ddprun::coordinator

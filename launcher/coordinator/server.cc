@@ -1,0 +1,266 @@
+#include "launcher/coordinator/server.h"
+
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <cstdio>
+#include <mutex>
+#include <random>
+#include <thread>
+
+#include "absl/strings/str_cat.h"
+#include "common/files.h"
+#include "common/mailbox.h"
+#include "google/protobuf/util/json_util.h"
+#include "launcher/coordinator/checkpoint_store.h"
+#include "launcher/coordinator/run_folder.h"
+#include "launcher/coordinator/services.h"
+#include "launcher/store/store.h"
+
+namespace ddprun::coordinator {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+int64_t MonotonicNs() {
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(
+             std::chrono::steady_clock::now().time_since_epoch())
+      .count();
+}
+
+double RealSeconds() {
+  const auto since = std::chrono::system_clock::now().time_since_epoch();
+  return static_cast<double>(std::chrono::duration_cast<std::chrono::microseconds>(since).count()) /
+         1e6;
+}
+
+std::string RandomToken() {
+  std::random_device random;
+  return absl::StrCat(absl::Hex(random(), absl::kZeroPad8), absl::Hex(random(), absl::kZeroPad8));
+}
+
+Json JobJson(const v1::JobSpec& spec, const std::string& version, const std::string& facts) {
+  std::string text;
+  google::protobuf::util::JsonPrintOptions print;
+  print.preserve_proto_field_names = true;
+  // The environment may hold secrets of the user; it is not written down.
+  v1::JobSpec shown = spec;
+  shown.clear_environment();
+  shown.clear_train_config_json();
+  if (!google::protobuf::util::MessageToJsonString(shown, &text, print).ok()) text = "{}";
+  Json job = Json::parse(text, nullptr, false);
+  job["ddprun_version"] = version;
+  if (!spec.train_config_json().empty()) {
+    job["train"] = Json::parse(spec.train_config_json(), nullptr, false);
+  }
+  Json more = Json::parse(facts, nullptr, false);
+  if (more.is_object()) job.update(more);
+  return job;
+}
+
+}  // namespace
+
+class CoordinatorServer::Impl {
+ public:
+  explicit Impl(ServerOptions options)
+      : options_(std::move(options)),
+        agent_service_(streams_, [this](Event event) { mailbox_.Post(std::move(event)); }),
+        coordinator_service_({[this](const v1::JobSpec& spec) { return Submit(spec); },
+                              [this](ControlAsked asked) { mailbox_.Post(asked); }},
+                             feed_) {}
+
+  absl::Status Start() {
+    grpc::ServerBuilder builder;
+    if (!options_.listen_address.empty()) {
+      builder.AddListeningPort(options_.listen_address, grpc::InsecureServerCredentials(), &port_);
+      // Two coordinators on one port would share agents by chance.
+      builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
+    }
+    builder.RegisterService(&agent_service_);
+    builder.RegisterService(&coordinator_service_);
+    server_ = builder.BuildAndStart();
+    if (server_ == nullptr || (!options_.listen_address.empty() && port_ == 0)) {
+      return absl::UnavailableError(
+          absl::StrCat("cannot listen on ", options_.listen_address, ": is it in use?"));
+    }
+    return absl::OkStatus();
+  }
+
+  ~Impl() {
+    mailbox_.Close();
+    io_.Close();
+    if (loop_thread_.joinable()) loop_thread_.join();
+    if (io_thread_.joinable()) io_thread_.join();
+    feed_.End();
+    streams_.CloseAll();
+    if (server_ != nullptr) {
+      // Streams that do not end by themselves are cut off.
+      server_->Shutdown(std::chrono::system_clock::now() + std::chrono::seconds(1));
+      server_->Wait();
+    }
+  }
+
+  grpc::Status Submit(const v1::JobSpec& spec) {
+    std::lock_guard lock(submit_mutex_);
+    if (submitted_) {
+      return grpc::Status(grpc::StatusCode::FAILED_PRECONDITION, "a job runs here already");
+    }
+    absl::Status status = Prepare(spec);
+    if (!status.ok()) {
+      return grpc::Status(static_cast<grpc::StatusCode>(status.code()),
+                          std::string(status.message()));
+    }
+    submitted_ = true;
+    JobSubmitted event{spec, RandomToken(), options_.version, {}};
+    if (spec.resume()) event.past = folder_->ReadPast();
+    Perform(Step(state_, event, MonotonicNs()));
+    io_thread_ = std::thread([this] { IoLoop(); });
+    loop_thread_ = std::thread([this] { Loop(); });
+    return grpc::Status::OK;
+  }
+
+  Outcome WaitForEnd() {
+    std::unique_lock lock(end_mutex_);
+    end_changed_.wait(lock, [this] { return ended_; });
+    return outcome_;
+  }
+
+  std::shared_ptr<grpc::Channel> InProcessChannel() { return server_->InProcessChannel({}); }
+  int port() const { return port_; }
+
+ private:
+  absl::Status Prepare(const v1::JobSpec& spec) {
+    absl::StatusOr<std::unique_ptr<RunFolder>> folder = RunFolder::Open(spec.run_dir());
+    if (!folder.ok()) return folder.status();
+    folder_ = std::move(*folder);
+    absl::Status status = folder_->WriteJob(JobJson(spec, options_.version, options_.job_facts_json));
+    if (!status.ok()) return status;
+    if (options_.point_latest) folder_->PointLatestHere();
+    checkpoints_ = std::make_unique<CheckpointStore>(PosixFileSystem(), spec.run_dir(),
+                                                     spec.job_id(), spec.checkpoints_kept());
+    store_ = MakeMemoryStore();
+    return absl::OkStatus();
+  }
+
+  void Loop() {
+    using Clock = std::chrono::steady_clock;
+    while (!mailbox_.closed()) {
+      std::optional<Clock::time_point> deadline;
+      const int64_t next = NextDeadlineNs(state_);
+      if (next != 0) deadline = Clock::time_point(std::chrono::nanoseconds(next));
+      std::optional<Event> event = mailbox_.Take(deadline);
+      if (!event && mailbox_.closed()) return;
+      Perform(Step(state_, event ? *event : Event(TimePassed{}), MonotonicNs()));
+    }
+  }
+
+  void Perform(std::vector<Effect> effects) {
+    for (Effect& effect : effects) {
+      std::visit([this](auto& e) { Do(e); }, effect);
+    }
+  }
+
+  void Do(SendToNode& e) { streams_.Send(e.node, e.incarnation, std::move(e.message)); }
+  void Do(CloseNode& e) { streams_.Close(e.node, e.incarnation); }
+  void Do(RecordEvent& e) {
+    absl::Status status;
+    std::string line = folder_->AppendEvent(e.event, RealSeconds(), &status);
+    if (!status.ok() && !event_error_told_) {
+      event_error_told_ = true;
+      std::fprintf(stderr, "ddprun: %s; the job goes on, later events may be missing there\n",
+                   std::string(status.message()).c_str());
+    }
+    feed_.Append(std::move(line));
+  }
+  void Do(PersistGeneration& e) {
+    absl::StatusOr<uint64_t> revision =
+        store_->CompareAndSet("generation", generation_revision_, absl::StrCat(e.generation));
+    // Another coordinator of this job has taken over: nothing more may be started from here.
+    if (!revision.ok()) std::abort();
+    generation_revision_ = *revision;
+  }
+  void Do(ChooseResume& e) {
+    io_.Post([this, generation = e.generation] {
+      mailbox_.Post(checkpoints_->ChooseResume(generation));
+    });
+  }
+  void Do(CommitCheckpoint& e) {
+    io_.Post([this, commit = e] {
+      absl::StatusOr<std::string> path = checkpoints_->Commit(commit);
+      mailbox_.Post(CheckpointStored{commit.generation, commit.step, path.ok(),
+                                     path.ok() ? *path : "",
+                                     path.ok() ? "" : std::string(path.status().message())});
+    });
+  }
+  void Do(DropStaging& e) {
+    io_.Post([this, e] { checkpoints_->DropStaging(e.generation, e.step); });
+  }
+  void Do(FinishJob& e) {
+    absl::Status status = folder_->WriteResult(MakeResult(state_, e.outcome));
+    if (!status.ok()) {
+      std::fprintf(stderr, "ddprun: %s\n", std::string(status.message()).c_str());
+    }
+    feed_.End();
+    {
+      std::lock_guard lock(end_mutex_);
+      outcome_ = e.outcome;
+      ended_ = true;
+    }
+    end_changed_.notify_all();
+  }
+
+  void IoLoop() {
+    while (true) {
+      std::optional<std::function<void()>> task = io_.Take(std::nullopt);
+      if (!task) return;
+      (*task)();
+    }
+  }
+
+  ServerOptions options_;
+  AgentStreams streams_;
+  EventFeed feed_;
+  Mailbox<Event> mailbox_;
+  Mailbox<std::function<void()>> io_;
+  AgentServiceImpl agent_service_;
+  CoordinatorServiceImpl coordinator_service_;
+  std::unique_ptr<grpc::Server> server_;
+  int port_ = 0;
+
+  std::mutex submit_mutex_;
+  bool submitted_ = false;
+
+  // Owned by the loop thread once it runs.
+  State state_;
+  std::unique_ptr<RunFolder> folder_;
+  std::unique_ptr<Store> store_;
+  uint64_t generation_revision_ = 0;
+  bool event_error_told_ = false;
+  std::unique_ptr<CheckpointStore> checkpoints_;  // used by the I/O thread
+
+  std::mutex end_mutex_;
+  std::condition_variable end_changed_;
+  bool ended_ = false;
+  Outcome outcome_;
+
+  std::thread loop_thread_;
+  std::thread io_thread_;
+};
+
+CoordinatorServer::CoordinatorServer(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+CoordinatorServer::~CoordinatorServer() = default;
+
+absl::StatusOr<std::unique_ptr<CoordinatorServer>> CoordinatorServer::Start(ServerOptions options) {
+  auto impl = std::make_unique<Impl>(std::move(options));
+  absl::Status status = impl->Start();
+  if (!status.ok()) return status;
+  return std::unique_ptr<CoordinatorServer>(new CoordinatorServer(std::move(impl)));
+}
+
+std::shared_ptr<grpc::Channel> CoordinatorServer::InProcessChannel() {
+  return impl_->InProcessChannel();
+}
+int CoordinatorServer::port() const { return impl_->port(); }
+Outcome CoordinatorServer::WaitForEnd() { return impl_->WaitForEnd(); }
+
+}  // namespace ddprun::coordinator

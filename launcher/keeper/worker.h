@@ -1,0 +1,69 @@
+// Worker: one worker of the spec while the keeper watches it: its descriptors, queues and counters. A passive object: it
+// reads, pumps and sends when the keeper's loop says so, and decides nothing.
+//
+// Threads: the keeper's alone.
+// Life: Start → (Started | StartFailed is told) → packets and output → TellExit. The log pipe may outlive the process,
+// since its descendants hold it too.
+#pragma once
+
+#include <sys/types.h>
+
+#include <cstdint>
+#include <string>
+
+#include "launcher/keeper/agent_link.h"
+#include "launcher/keeper/packet_queue.h"
+#include "launcher/keeper/spec.h"
+#include "launcher/keeper/worker_start.h"
+
+namespace ddprun::keeper {
+
+inline constexpr size_t kWorkerQueueBytesMax = size_t{1} << 20;
+
+class Worker {
+ public:
+  explicit Worker(const WorkerSpec* spec) : spec_(spec) {}
+
+  // False: it could not be started, the agent has been told, and it counts as ended.
+  bool Start(const StartContext& context, AgentLink* agent);
+  // Tells Started or StartFailed once it is known.
+  void ReadStartPipe(AgentLink* agent);
+  // Passes on at most `packets_max` packets. True: one of them was its Hello.
+  bool ReadPackets(AgentLink* agent, int packets_max);
+  // Copies at most `bytes_max` of output to log and console.
+  void PumpLog(AgentLink* agent, size_t bytes_max);
+  // All that lies in the pipe now, and not what others go on writing.
+  void DrainLog(AgentLink* agent) { PumpLog(agent, process_.log.BytesWaiting()); }
+  // REQUIRES: its pidfd is readable. Reaps it and tells Exited (not for one whose StartFailed was told).
+  void ReapAndTell(AgentLink* agent, int64_t time_ns);
+  // At the end of everything: the last output, and what was lost.
+  void CloseLog(AgentLink* agent);
+
+  // To the worker; dropped when its queue is full or it is gone.
+  void Send(std::string packet);
+  void FlushPackets();
+  void Signal(int number) const;
+
+  bool alive() const { return alive_; }  // its main process is not reaped yet
+  pid_t pid() const { return process_.pid; }
+  int64_t rank() const { return spec_->rank; }
+  bool wants_write() const { return !queue_.empty(); }
+  const StartedWorker& process() const { return process_; }
+
+ private:
+  void TellStartFailed(AgentLink* agent, const StartFailure& failure);
+  void TellVoidPacket(AgentLink* agent, const std::string& problem);
+  std::string ExitedPacket(const siginfo_t& info, int64_t time_ns) const;
+
+  const WorkerSpec* spec_;
+  StartedWorker process_;
+  PacketQueue queue_{kWorkerQueueBytesMax};
+  bool alive_ = false;
+  bool start_failed_ = false;
+  bool said_hello_ = false;
+  uint64_t void_packets_ = 0;
+  uint64_t packets_dropped_ = 0;   // those to the worker
+  uint64_t console_dropped_ = 0;   // bytes since its last Console packet
+};
+
+}  // namespace ddprun::keeper
