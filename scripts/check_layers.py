@@ -75,7 +75,7 @@ def long_functions(lines):
         indent = len(line) - len(line.lstrip())
         if indent > 2 or line.lstrip().startswith(("//", "/*", "*")):
             continue
-        if line.rstrip().endswith("{"):
+        if line.rstrip().endswith("{") and not line.lstrip().startswith("return"):
             opening[indent] = (number, line)
         elif re.match(r"\s*\}", line) and indent in opening:
             first, head = opening.pop(indent)
