@@ -1,8 +1,10 @@
-// AgentLink: the keeper's end of the control socket (proto/keeper_protocol.md). Packets go out in order and never block.
+// AgentLink: the keeper's end of the control socket (proto/keeper_protocol.md). Packets go out in
+// order and never block.
 //
 // Threads: the keeper's alone.
-// Invariants: at most kAgentQueueBytesMax wait, past that the agent counts as dead; Console packets are left out (and counted)
-// while more than kConsoleQueueBytesMax wait. Once disconnected it stays so, and what is sent is forgotten.
+// Invariants: at most kAgentQueueBytesMax wait, past that the agent counts as dead; Console packets
+// are left out (and counted) while more than kConsoleQueueBytesMax wait. Once disconnected it stays
+// so, and what is sent is forgotten.
 #pragma once
 
 #include <cstdint>
@@ -24,7 +26,8 @@ class AgentLink {
   explicit AgentLink(Fd socket);
 
   void Send(std::string packet);
-  // Output of a worker. *dropped counts its bytes that were left out since the last Console packet of that rank.
+  // Output of a worker. *dropped counts its bytes that were left out since the last Console packet
+  // of that rank.
   void SendConsole(int64_t rank, std::string_view bytes, uint64_t* dropped);
   // A line of the keeper's own; also tells what was dropped. Taken even when the queue is long.
   void SendConsoleAlways(int64_t rank, std::string_view text, uint64_t* dropped);

@@ -1,10 +1,9 @@
-// The keeper's two clocks, in nanoseconds: boot time for deadlines (it goes on while the machine sleeps, so a lease cannot be
-// slept through) and real time for what is told to others. Any thread.
+// The keeper's two clocks, in nanoseconds: boot time for deadlines (it goes on while the machine
+// sleeps, so a lease cannot be slept through) and real time for what is told to others. Any thread.
 #pragma once
 
-#include <ctime>
-
 #include <cstdint>
+#include <ctime>
 
 namespace ddprun::keeper {
 
@@ -16,7 +15,11 @@ inline int64_t ClockNs(clockid_t clock) {
   clock_gettime(clock, &time);
   return time.tv_sec * kSecond + time.tv_nsec;
 }
-inline int64_t BootNs() { return ClockNs(CLOCK_BOOTTIME); }
-inline int64_t RealNs() { return ClockNs(CLOCK_REALTIME); }
+inline int64_t BootNs() {
+  return ClockNs(CLOCK_BOOTTIME);
+}
+inline int64_t RealNs() {
+  return ClockNs(CLOCK_REALTIME);
+}
 
 }  // namespace ddprun::keeper

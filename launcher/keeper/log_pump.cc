@@ -30,7 +30,9 @@ void LogPump::Close() {
   file_.Reset();
 }
 
-bool LogPump::TakeNewTrouble() { return std::exchange(new_trouble_, false); }
+bool LogPump::TakeNewTrouble() {
+  return std::exchange(new_trouble_, false);
+}
 
 void LogPump::Write(std::string_view bytes) {
   while (!bytes.empty()) {

@@ -1,7 +1,8 @@
-// LogPump: one worker's output, from its pipe to its log file byte for byte, with a copy for the console.
+// LogPump: one worker's output, from its pipe to its log file byte for byte, with a copy for the
+// console.
 //
-// Threads: the keeper's alone. The pipe is non-blocking; the file is an ordinary one, where a write waits for the disk at most.
-// Invariants:
+// Threads: the keeper's alone. The pipe is non-blocking; the file is an ordinary one, where a write
+// waits for the disk at most. Invariants:
 //  1. Every byte read from the pipe is in the file, in order, or counted in bytes_lost().
 //  2. A file that cannot be written never stops the reading: the worker is not blocked.
 #pragma once

@@ -1,6 +1,8 @@
-// PacketQueue: packets that wait for a SOCK_SEQPACKET socket that must never block the keeper. In order, one write each.
+// PacketQueue: packets that wait for a SOCK_SEQPACKET socket that must never block the keeper. In
+// order, one write each.
 //
-// Threads: the keeper's alone. Invariant: a packet is either sent whole or still waits; none is cut or reordered.
+// Threads: the keeper's alone. Invariant: a packet is either sent whole or still waits; none is cut
+// or reordered.
 #pragma once
 
 #include <cstddef>
@@ -16,7 +18,8 @@ class PacketQueue {
   // At most `bytes_max` wait.
   explicit PacketQueue(size_t bytes_max) : bytes_max_(bytes_max) {}
 
-  // Sends it, or keeps it until Flush. kFull: it was not taken. kClosed: nobody reads the socket any more.
+  // Sends it, or keeps it until Flush. kFull: it was not taken. kClosed: nobody reads the socket
+  // any more.
   Outcome Push(int fd, std::string packet);
   // Sends what the socket takes now.
   Outcome Flush(int fd);

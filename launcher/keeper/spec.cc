@@ -96,7 +96,8 @@ std::optional<Spec> ParseSpec(std::string_view bytes, std::string* problem) {
       good = TakeJobKey(key, value, &spec);
     }
     if (!good) {
-      *problem = "this value or its place makes no sense: '" + std::string(line.substr(0, 80)) + "'";
+      *problem =
+          "this value or its place makes no sense: '" + std::string(line.substr(0, 80)) + "'";
       return std::nullopt;
     }
   }

@@ -1,8 +1,8 @@
 // What to start: the spec of proto/keeper_protocol.md, parsed. Pure: no I/O, no clock.
 //
-// Invariants of a parsed Spec: at least one worker; ranks are unique; each worker has an argument and a log.
-// A Spec points into the bytes it was parsed from (arguments and environment go to exec as they stand there).
-// REQUIRES: these bytes outlive it.
+// Invariants of a parsed Spec: at least one worker; ranks are unique; each worker has an argument
+// and a log. A Spec points into the bytes it was parsed from (arguments and environment go to exec
+// as they stand there). REQUIRES: these bytes outlive it.
 #pragma once
 
 #include <cstddef>
@@ -37,8 +37,8 @@ struct Spec {
   std::vector<WorkerSpec> workers;
 };
 
-// `bytes`: zero-terminated KEY=VALUE strings. Unknown keys are ignored (a later version may add them).
-// nullopt and one sentence in *problem when it makes no sense.
+// `bytes`: zero-terminated KEY=VALUE strings. Unknown keys are ignored (a later version may add
+// them). nullopt and one sentence in *problem when it makes no sense.
 std::optional<Spec> ParseSpec(std::string_view bytes, std::string* problem);
 
 }  // namespace ddprun::keeper

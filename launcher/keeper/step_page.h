@@ -1,5 +1,6 @@
-// The step page (proto/worker_protocol.md): 4,096 bytes of shared memory that a worker writes and the keeper reads when
-// the worker is gone. One StepPage per worker, used by the keeper's thread alone.
+// The step page (proto/worker_protocol.md): 4,096 bytes of shared memory that a worker writes and
+// the keeper reads when the worker is gone. One StepPage per worker, used by the keeper's thread
+// alone.
 #pragma once
 
 #include <cstddef>
@@ -32,13 +33,15 @@ class StepPage {
   StepPage& operator=(const StepPage&) = delete;
   ~StepPage();
 
-  // Makes the memory, sealed so that a worker cannot resize it (a read beyond its end would kill the keeper). 0 or errno.
+  // Makes the memory, sealed so that a worker cannot resize it (a read beyond its end would kill
+  // the keeper). 0 or errno.
   int Create();
   int fd() const { return fd_.get(); }
   // After the fork: the mapping stays.
   void CloseFd() { fd_.Reset(); }
 
-  // nullopt: the worker never wrote a page of version 1. If the writer died inside, the values may be of two moments.
+  // nullopt: the worker never wrote a page of version 1. If the writer died inside, the values may
+  // be of two moments.
   std::optional<StepPageContent> Read() const;
 
  private:

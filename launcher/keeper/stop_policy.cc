@@ -43,7 +43,8 @@ void Order(const StopPolicy& policy, StopState* state, const StopEvent& order, i
   const int64_t grace_ns = order.duration_ns >= 0 ? order.duration_ns : policy.grace_ns;
   for (size_t i = 0; i < state->workers.size(); ++i) {
     WorkerStop& worker = state->workers[i];
-    if (worker.phase != WorkerPhase::kRunning && worker.phase != WorkerPhase::kTerminating) continue;
+    if (worker.phase != WorkerPhase::kRunning && worker.phase != WorkerPhase::kTerminating)
+      continue;
     const bool abort = order.mode == StopMode::kAbort && worker.said_hello;
     const int64_t deadline_ns = now_ns + (abort ? policy.abort_ns : grace_ns);
     const bool running = worker.phase == WorkerPhase::kRunning;
@@ -131,9 +132,9 @@ std::vector<Effect> Step(const StopPolicy& policy, StopState* state, const StopE
       if (state->tree == TreePhase::kSweeping) effects.push_back({EffectKind::kKillAll});
       break;
     case EventKind::kChildrenGone: {
-      const bool ended = std::all_of(
-          state->workers.begin(), state->workers.end(),
-          [](const WorkerStop& worker) { return worker.phase == WorkerPhase::kEnded; });
+      const bool ended =
+          std::all_of(state->workers.begin(), state->workers.end(),
+                      [](const WorkerStop& worker) { return worker.phase == WorkerPhase::kEnded; });
       if (!ended) break;
       state->tree = TreePhase::kGone;
       effects.push_back({EffectKind::kGone});

@@ -1,11 +1,15 @@
-// When is whom told to leave, and when is whom killed: the keeper's decisions about stops as plain values. Pure: no I/O,
-// no clock (now is an argument: nanoseconds of CLOCK_BOOTTIME); the keeper's loop performs the effects in order.
+// When is whom told to leave, and when is whom killed: the keeper's decisions about stops as plain
+// values. Pure: no I/O, no clock (now is an argument: nanoseconds of CLOCK_BOOTTIME); the keeper's
+// loop performs the effects in order.
 //
 // Invariants:
 //  1. An order never gets softer, and no deadline ever moves later (but for the lease's).
-//  2. Once kSweeping, everything is killed again and again until no child is left (kGone) or the limit is reached (kGiveUp).
-//  3. kSweeping is reached from every state in bounded time after an order; without one as soon as every worker has ended.
-// "Orphans" are descendants whose worker has ended; they are children of the keeper, since it is a subreaper.
+//  2. Once kSweeping, everything is killed again and again until no child is left (kGone) or the
+//  limit is reached (kGiveUp).
+//  3. kSweeping is reached from every state in bounded time after an order; without one as soon as
+//  every worker has ended.
+// "Orphans" are descendants whose worker has ended; they are children of the keeper, since it is a
+// subreaper.
 #pragma once
 
 #include <cstddef>
@@ -41,7 +45,8 @@ struct StopState {
   TreePhase tree = TreePhase::kWatching;
   std::vector<WorkerStop> workers;
   int64_t lease_deadline_ns = kNever;
-  int64_t orphan_deadline_ns = 0;  // orphans live until then under an order; 0: there are none, or they were killed
+  int64_t orphan_deadline_ns =
+      0;  // orphans live until then under an order; 0: there are none, or they were killed
   int64_t sweep_began_ns = 0;
   int64_t sweep_next_ns = 0;
   int64_t sweep_pause_ns = 0;
@@ -71,8 +76,8 @@ enum class EffectKind {
   kKillWorkerTree,    // worker: KILL to it and its descendants
   kTerminateOrphans,  // TERM to each orphan that has not had it
   kKillOrphans,
-  kKillAll,           // every descendant of the keeper
-  kGiveUp,            // name what could not be killed, then as kGone
+  kKillAll,  // every descendant of the keeper
+  kGiveUp,   // name what could not be killed, then as kGone
   kGone,
 };
 
@@ -81,7 +86,8 @@ struct Effect {
   size_t worker = 0;
 };
 
-// What to do when `event` happens at `now_ns`. Deadlines that have passed are dealt with before the event itself.
+// What to do when `event` happens at `now_ns`. Deadlines that have passed are dealt with before the
+// event itself.
 std::vector<Effect> Step(const StopPolicy& policy, StopState* state, const StopEvent& event,
                          int64_t now_ns);
 

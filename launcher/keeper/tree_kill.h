@@ -1,4 +1,5 @@
-// The signals of the stop policy, sent to trees of processes. Threads: the keeper's alone (it remembers nothing).
+// The signals of the stop policy, sent to trees of processes. Threads: the keeper's alone (it
+// remembers nothing).
 #pragma once
 
 #include <sys/types.h>
@@ -8,8 +9,9 @@
 
 namespace ddprun::keeper {
 
-// SIGKILL to each of the processes and to their process groups: the kernel kills a group in one go, which nothing that forks
-// inside it can outrun. Groups of `spare` and of the caller are left alone.
+// SIGKILL to each of the processes and to their process groups: the kernel kills a group in one go,
+// which nothing that forks inside it can outrun. Groups of `spare` and of the caller are left
+// alone.
 void KillWithGroups(const std::vector<pid_t>& pids, std::span<const pid_t> spare);
 
 // The main process of a worker (also leader of its group) and all its descendants.

@@ -193,8 +193,9 @@ void Worker::CloseLog(AgentLink* agent) {
   process_.log.Close();
   const uint64_t lost = process_.log.bytes_lost();
   if (lost > 0) {
-    const std::string text = Line(rank(), std::to_string(lost) + " bytes of its output are not in '" +
-                                              std::string(spec_->log) + "', which could not be written");
+    const std::string text =
+        Line(rank(), std::to_string(lost) + " bytes of its output are not in '" +
+                         std::string(spec_->log) + "', which could not be written");
     agent->SendConsoleAlways(rank(), text, &console_dropped_);
   } else if (console_dropped_ > 0) {
     agent->SendConsoleAlways(rank(), "", &console_dropped_);

@@ -1,13 +1,14 @@
-// Worker: one worker of the spec while the keeper watches it: its descriptors, queues and counters. A passive object: it
-// reads, pumps and sends when the keeper's loop says so, and decides nothing.
+// Worker: one worker of the spec while the keeper watches it: its descriptors, queues and counters.
+// A passive object: it reads, pumps and sends when the keeper's loop says so, and decides nothing.
 //
 // Threads: the keeper's alone.
-// Life: Start → (Started | StartFailed is told) → packets and output → TellExit. The log pipe may outlive the process,
-// since its descendants hold it too.
+// Life: Start → (Started | StartFailed is told) → packets and output → TellExit. The log pipe may
+// outlive the process, since its descendants hold it too.
 #pragma once
 
 #include <sys/types.h>
 
+#include <csignal>
 #include <cstdint>
 #include <string>
 
@@ -34,7 +35,8 @@ class Worker {
   void PumpLog(AgentLink* agent, size_t bytes_max);
   // All that lies in the pipe now, and not what others go on writing.
   void DrainLog(AgentLink* agent) { PumpLog(agent, process_.log.BytesWaiting()); }
-  // REQUIRES: its pidfd is readable. Reaps it and tells Exited (not for one whose StartFailed was told).
+  // REQUIRES: its pidfd is readable. Reaps it and tells Exited (not for one whose StartFailed was
+  // told).
   void ReapAndTell(AgentLink* agent, int64_t time_ns);
   // At the end of everything: the last output, and what was lost.
   void CloseLog(AgentLink* agent);
@@ -62,8 +64,8 @@ class Worker {
   bool start_failed_ = false;
   bool said_hello_ = false;
   uint64_t void_packets_ = 0;
-  uint64_t packets_dropped_ = 0;   // those to the worker
-  uint64_t console_dropped_ = 0;   // bytes since its last Console packet
+  uint64_t packets_dropped_ = 0;  // those to the worker
+  uint64_t console_dropped_ = 0;  // bytes since its last Console packet
 };
 
 }  // namespace ddprun::keeper

@@ -1,4 +1,5 @@
-// Is this a packet that a worker may send? Pure; the table of proto/worker_protocol.md, direction worker → keeper.
+// Is this a packet that a worker may send? Pure; the table of proto/worker_protocol.md, direction
+// worker → keeper.
 #pragma once
 
 #include <sys/types.h>
@@ -13,7 +14,8 @@ struct WorkerPacketCheck {
   std::string problem;  // empty: it is good and goes to the agent as it is
 };
 
-// `pid` is the worker's; `said_hello`: its Hello has come before. Unknown types are good: a newer agent may know them.
+// `pid` is the worker's; `said_hello`: its Hello has come before. Unknown types are good: a newer
+// agent may know them.
 WorkerPacketCheck CheckWorkerPacket(std::string_view bytes, pid_t pid, bool said_hello);
 
 }  // namespace ddprun::keeper

@@ -75,7 +75,9 @@ Plan MakePlan(const WorkerSpec& spec, const StartContext& context) {
   _exit(127);
 }
 
-int MoveUp(int fd) { return fcntl(fd, F_DUPFD_CLOEXEC, kScratchFdMin); }
+int MoveUp(int fd) {
+  return fcntl(fd, F_DUPFD_CLOEXEC, kScratchFdMin);
+}
 
 // Puts the descriptors at 0 … 4 and marks all others close-on-exec. False: errno says why.
 bool ArrangeDescriptors(const ChildEnds& ends, int page_fd) {
@@ -88,7 +90,8 @@ bool ArrangeDescriptors(const ChildEnds& ends, int page_fd) {
       dup2(socket, kSocketFd) < 0 || dup2(page, kPageFd) < 0) {
     return false;
   }
-  // All of the keeper's own are close-on-exec already; this is the second line, so an old kernel's refusal is no error.
+  // All of the keeper's own are close-on-exec already; this is the second line, so an old kernel's
+  // refusal is no error.
   syscall(SYS_close_range, kFirstOtherFd, ~0U, CLOSE_RANGE_CLOEXEC);
   return true;
 }
@@ -165,7 +168,9 @@ bool StartWorker(const WorkerSpec& spec, const StartContext& context, StartedWor
   worker->pid = fork();
   if (worker->pid < 0) return fail(StartStage::kFork);
   if (worker->pid == 0) RunChild(plan, ends, worker->page.fd());
-  setpgid(worker->pid, worker->pid);  // both sides do it, so that the group is there for either; EACCES after exec
+  setpgid(
+      worker->pid,
+      worker->pid);  // both sides do it, so that the group is there for either; EACCES after exec
   worker->page.CloseFd();
   worker->pidfd.Reset(static_cast<int>(syscall(SYS_pidfd_open, worker->pid, 0)));
   if (!worker->pidfd.valid()) {

@@ -1,8 +1,9 @@
-// Starts one worker as proto/keeper_protocol.md says ("Worker start"): fork, and in the child nothing but system calls up to exec.
+// Starts one worker as proto/keeper_protocol.md says ("Worker start"): fork, and in the child
+// nothing but system calls up to exec.
 //
-// Threads: the keeper's alone (and it must have no other: the child after fork may allocate only because of that).
-// StartWorker does not wait for exec: whether it worked is read from the start pipe, so that one slow
-// file system does not delay the other workers.
+// Threads: the keeper's alone (and it must have no other: the child after fork may allocate only
+// because of that). StartWorker does not wait for exec: whether it worked is read from the start
+// pipe, so that one slow file system does not delay the other workers.
 #pragma once
 
 #include <sys/resource.h>

@@ -1,0 +1,134 @@
+#include "launcher/keeper/keeper.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "common/packet.h"
+#include "launcher/keeper/clock.h"
+
+namespace ddprun::keeper {
+namespace {
+
+// Shares of one worker in one wake-up, so that none starves the others.
+constexpr int kPacketsPerWakeUp = 64;
+constexpr size_t kLogBytesPerWakeUp = 4 * kLogChunkBytes;
+constexpr int kPacketsAtExitMax = 4096;  // a dead worker's queue is shorter (its socket buffer)
+constexpr int64_t kLastFlushNs = 60 * kSecond;
+
+}  // namespace
+
+Keeper::Keeper(const Spec* spec, const StartContext& context, Poller* poller, Fd control)
+    : spec_(spec), context_(context), poller_(poller), agent_(std::move(control)) {
+  policy_.grace_ns = spec->grace_ms * kMillisecond;
+  state_.workers.resize(spec->workers.size());
+  if (spec->lease_ms > 0) state_.lease_deadline_ns = BootNs() + spec->lease_ms * kMillisecond;
+  workers_.reserve(spec->workers.size());
+  for (const WorkerSpec& worker : spec->workers) workers_.emplace_back(&worker);
+  worker_wants_write_.resize(spec->workers.size());
+}
+
+void Keeper::Run() {
+  StartAll();
+  while (state_.tree != TreePhase::kGone) {
+    UpdateInterest();
+    Handle(poller_->Wait(NextDeadline(policy_, state_)));
+  }
+  Finish();
+}
+
+void Keeper::StartAll() {
+  poller_->Watch(agent_.fd(), Source::kAgent);
+  for (size_t i = 0; i < workers_.size(); ++i) {
+    if (!workers_[i].Start(context_, &agent_)) {
+      Decide({EventKind::kWorkerEnded, i});
+      continue;
+    }
+    const StartedWorker& process = workers_[i].process();
+    poller_->Watch(process.pidfd.get(), Source::kExit, i);
+    poller_->Watch(process.start_pipe.get(), Source::kStartPipe, i);
+    poller_->Watch(process.socket.get(), Source::kSocket, i);
+    poller_->Watch(process.log.pipe_fd(), Source::kLog, i);
+  }
+  ReapOrphans();
+}
+
+void Keeper::Handle(std::span<const Ready> ready) {
+  const int64_t wake_up_ns = RealNs();  // of the deaths noticed now; before any work
+  std::vector<size_t> exits;
+  bool signals = false;
+  bool agent = false;
+  for (const Ready& entry : ready) {
+    if (entry.source == Source::kExit) exits.push_back(entry.worker);
+    signals = signals || entry.source == Source::kSignals;
+    agent = agent || entry.source == Source::kAgent;
+  }
+  // First of all, so that a Lease which waited while this process was stopped cannot revive one
+  // that has run out.
+  Decide({EventKind::kTimePassed});
+  if (agent) ReadAgent();
+  if (signals && poller_->TakeTerminate()) {
+    stop_reason_ = "the keeper was told to terminate";
+    Decide({.kind = EventKind::kOrder, .mode = StopMode::kKill});
+  }
+  for (Source source : {Source::kStartPipe, Source::kSocket, Source::kLog}) {
+    for (const Ready& entry : ready) {
+      if (entry.source != source) continue;
+      if (source == Source::kStartPipe) workers_[entry.worker].ReadStartPipe(&agent_);
+      if (source == Source::kSocket) ReadPackets(entry.worker, kPacketsPerWakeUp);
+      if (source == Source::kLog) PumpLog(entry.worker);
+    }
+  }
+  HandleExits(exits, wake_up_ns);
+  if (signals || !exits.empty() || state_.tree == TreePhase::kSweeping) ReapOrphans();
+  NoticeAgentGone();
+}
+
+void Keeper::HandleExits(const std::vector<size_t>& exits, int64_t first_ns) {
+  for (size_t i : exits) {
+    workers_[i].ReadStartPipe(&agent_);
+    ReadPackets(i, kPacketsAtExitMax);
+  }
+  for (size_t i : exits) workers_[i].DrainLog(&agent_);
+  int64_t time_ns = first_ns;
+  for (size_t i : exits) {
+    // epoll names them in the order of their deaths; the times keep it.
+    workers_[i].ReapAndTell(&agent_, time_ns++);
+    Decide({EventKind::kWorkerEnded, i});
+  }
+}
+
+void Keeper::ReadAgent() {
+  agent_.Flush();
+  std::string_view packet;
+  while (agent_.Receive(&packet) == AgentLink::Received::kPacket) Obey(packet);
+  NoticeAgentGone();
+}
+
+void Keeper::ReadPackets(size_t worker, int packets_max) {
+  workers_[worker].FlushPackets();
+  if (workers_[worker].ReadPackets(&agent_, packets_max)) Decide({EventKind::kHello, worker});
+}
+
+void Keeper::PumpLog(size_t worker) {
+  workers_[worker].PumpLog(&agent_, kLogBytesPerWakeUp);
+}
+
+void Keeper::UpdateInterest() {
+  if (agent_.connected() && agent_.wants_write() != agent_wants_write_) {
+    agent_wants_write_ = agent_.wants_write();
+    poller_->WantWrite(agent_.fd(), Source::kAgent, 0, agent_wants_write_);
+  }
+  for (size_t i = 0; i < workers_.size(); ++i) {
+    const Worker& worker = workers_[i];
+    if (!worker.process().socket.valid() || worker.wants_write() == worker_wants_write_[i])
+      continue;
+    worker_wants_write_[i] = worker.wants_write();
+    poller_->WantWrite(worker.process().socket.get(), Source::kSocket, i, worker_wants_write_[i]);
+  }
+}
+
+void Keeper::Finish() {
+  agent_.FlushBefore(BootNs() + kLastFlushNs);
+}
+
+}  // namespace ddprun::keeper

@@ -1,0 +1,73 @@
+// Keeper: the loop of ddprun-keeper. Waits, reads what came, asks the stop policy what to do, and
+// does it.
+//
+// Threads: one. Every wake-up runs in this order: note who died and when; deadlines; the agent's
+// orders; start reports; worker packets; output; exits in the order of their deaths; orphans; then
+// all effects are done and the loop sleeps again. Invariants:
+//  1. Exited of a worker comes after all that it said and wrote before its death.
+//  2. Gone is the last packet, and comes only when waitid says that no child is left, or with the
+//  PIDs that would not die.
+//  3. Nothing here blocks but a write to a log file.
+#pragma once
+
+#include <span>
+#include <string_view>
+#include <unordered_set>
+#include <vector>
+
+#include "launcher/keeper/agent_link.h"
+#include "launcher/keeper/poller.h"
+#include "launcher/keeper/spec.h"
+#include "launcher/keeper/stop_policy.h"
+#include "launcher/keeper/worker.h"
+
+namespace ddprun::keeper {
+
+class Keeper {
+ public:
+  // REQUIRES: *poller is open; the spec outlives the keeper.
+  Keeper(const Spec* spec, const StartContext& context, Poller* poller, Fd control);
+
+  // Starts all workers, and returns when they and their descendants are gone and the agent has been
+  // told.
+  void Run();
+
+ private:
+  // One wake-up.
+  void StartAll();
+  void Handle(std::span<const Ready> ready);
+  void HandleExits(const std::vector<size_t>& exits, int64_t first_ns);
+  void ReadAgent();
+  void ReadPackets(size_t worker, int packets_max);
+  void PumpLog(size_t worker);
+  void UpdateInterest();
+  void Finish();
+
+  // One packet of the agent (keeper_agent.cc).
+  void Obey(std::string_view bytes);
+  void NoticeAgentGone();
+
+  // Decisions and what follows from them (keeper_effects.cc).
+  void Decide(const StopEvent& event);
+  void Perform(const Effect& effect);
+  void TerminateOrphans();
+  void GiveUp();
+  void ReapOrphans();
+  std::vector<pid_t> LivingMains() const;
+  bool IsLivingMain(pid_t pid) const;
+
+  const Spec* spec_;
+  StartContext context_;
+  Poller* poller_;
+  AgentLink agent_;
+  bool agent_seen_gone_ = false;
+  bool agent_wants_write_ = false;
+  std::vector<Worker> workers_;
+  std::vector<bool> worker_wants_write_;
+  StopPolicy policy_;
+  StopState state_;
+  std::string stop_reason_;
+  std::unordered_set<pid_t> terminated_;  // orphans that have had their TERM
+};
+
+}  // namespace ddprun::keeper

@@ -1,0 +1,128 @@
+// ddprun-keeper SPEC_FD CONTROL_FD: starts and watches the workers of one generation on one node
+// (proto/keeper_protocol.md).
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <charconv>
+#include <csignal>
+#include <cstdio>
+#include <cstring>
+#include <string>
+#include <string_view>
+
+#include "launcher/keeper/keeper.h"
+
+namespace ddprun::keeper {
+namespace {
+
+constexpr int kBadUsage = 2;
+constexpr int kInternalError = 1;
+constexpr int kSpecFd = 3;
+constexpr int kControlFd = 4;
+constexpr rlim_t kFilesPerWorker = 8;  // 4 that stay, the rest while it starts
+constexpr rlim_t kFilesOfOurOwn = 64;
+
+int Fail(int code, const std::string& text) {
+  fprintf(stderr, "ddprun-keeper: %s\n", text.c_str());
+  return code;
+}
+
+bool ParseFd(const char* text, int* fd) {
+  const char* end = text + strlen(text);
+  const auto [stop, error] = std::from_chars(text, end, *fd);
+  return error == std::errc() && stop == end && *fd >= 0 && fcntl(*fd, F_GETFD) >= 0;
+}
+
+// Spec to 3, control socket to 4, standard input from /dev/null; nothing else that the agent held
+// stays open here.
+bool ArrangeDescriptors(int spec, int control) {
+  const int null = open("/dev/null", O_RDWR | O_CLOEXEC);
+  const int spec_copy = fcntl(spec, F_DUPFD_CLOEXEC, 10);
+  const int control_copy = fcntl(control, F_DUPFD_CLOEXEC, 10);
+  if (null < 0 || spec_copy < 0 || control_copy < 0) return false;
+  if (dup2(null, 0) < 0) return false;
+  for (int fd : {1, 2}) {  // a closed one would become some worker's pipe
+    if (fcntl(fd, F_GETFD) < 0 && dup2(null, fd) < 0) return false;
+  }
+  if (dup3(spec_copy, kSpecFd, O_CLOEXEC) < 0) return false;
+  if (dup3(control_copy, kControlFd, O_CLOEXEC) < 0) return false;
+  closefrom(kControlFd + 1);
+  return true;
+}
+
+// The whole spec in memory, for as long as the process lives: arguments and environments point into
+// it.
+std::string_view ReadSpec(std::string* problem) {
+  struct stat status {};
+  if (fstat(kSpecFd, &status) != 0 || status.st_size <= 0) {
+    *problem = "the spec is empty or no file";
+    return {};
+  }
+  const size_t size = static_cast<size_t>(status.st_size);
+  if (size > kSpecBytesMax) {
+    *problem = "the spec has " + std::to_string(size) + " bytes, more than 256 MiB";
+    return {};
+  }
+  void* bytes = mmap(nullptr, size, PROT_READ, MAP_PRIVATE, kSpecFd, 0);
+  if (bytes == MAP_FAILED) {
+    *problem = std::string("cannot map the spec: ") + strerrordesc_np(errno);
+    return {};
+  }
+  close(kSpecFd);
+  return std::string_view(static_cast<const char*>(bytes), size);
+}
+
+StartContext MakeContext(size_t workers) {
+  StartContext context;
+  struct sigaction hangup {};
+  sigaction(SIGHUP, nullptr, &hangup);
+  context.hangup_ignored = hangup.sa_handler == SIG_IGN;
+  getrlimit(RLIMIT_NOFILE, &context.open_files);
+  const rlim_t needed = kFilesOfOurOwn + kFilesPerWorker * workers;
+  if (context.open_files.rlim_cur < needed) {
+    rlimit raised = context.open_files;
+    raised.rlim_cur = raised.rlim_max < needed ? raised.rlim_max : needed;
+    setrlimit(RLIMIT_NOFILE, &raised);
+  }
+  return context;
+}
+
+int Main(int argc, char** argv) {
+  int spec_fd = -1;
+  int control_fd = -1;
+  if (argc != 3 || !ParseFd(argv[1], &spec_fd) || !ParseFd(argv[2], &control_fd)) {
+    return Fail(kBadUsage,
+                "usage: ddprun-keeper SPEC_FD CONTROL_FD (two open descriptors; ddprun starts it)");
+  }
+  if (!ArrangeDescriptors(spec_fd, control_fd)) {
+    return Fail(kInternalError, std::string("cannot arrange its descriptors: ") + strerror(errno));
+  }
+  setsid();  // fails only where the agent has made us a leader already
+  if (prctl(PR_SET_CHILD_SUBREAPER, 1) != 0) {
+    return Fail(kInternalError, std::string("cannot become a subreaper: ") + strerror(errno));
+  }
+  std::string problem;
+  const std::string_view bytes = ReadSpec(&problem);
+  if (bytes.empty()) return Fail(kBadUsage, problem);
+  const std::optional<Spec> spec = ParseSpec(bytes, &problem);
+  if (!spec) return Fail(kBadUsage, "the spec is wrong: " + problem);
+  const StartContext context = MakeContext(spec->workers.size());
+  Poller poller;
+  problem = poller.Open();
+  if (!problem.empty()) return Fail(kInternalError, problem);
+  Keeper keeper(&*spec, context, &poller, Fd(kControlFd));
+  keeper.Run();
+  return 0;
+}
+
+}  // namespace
+}  // namespace ddprun::keeper
+
+int main(int argc, char** argv) {
+  return ddprun::keeper::Main(argc, argv);
+}
