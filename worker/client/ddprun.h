@@ -1,28 +1,31 @@
-/* libddprun: what a training program needs from its launcher, in plain C with no dependencies but libc.
+/* libddprun: what a training program needs from its launcher, in plain C with no dependencies but
+ * libc.
  *
- * Under `ddprun -- ./my_trainer` each worker calls ddprun_init() once and then asks for its rank, exchanges
- * bytes with the other workers (an NCCL unique ID, an address), reports progress and takes part in
- * checkpoints and stops. Run by hand, without ddprun, the same program is rank 0 of 1 and every call works.
+ * Under `ddprun -- ./my_trainer` each worker calls ddprun_init() once and then asks for its rank,
+ * exchanges bytes with the other workers (an NCCL unique ID, an address), reports progress and
+ * takes part in checkpoints and stops. Run by hand, without ddprun, the same program is rank 0 of 1
+ * and every call works.
  *
- * Threads: one handle per process. ddprun_step_done and the checkpoint calls belong to the training thread;
- * ddprun_checkpoint_write and ddprun_checkpoint_finish may be called from one background thread instead.
- * All other calls may come from any thread. The library runs one thread of its own, which answers the
- * launcher while the program computes, and ends the process at once when the launcher orders an abort.
+ * Threads: one handle per process. ddprun_step_done and the checkpoint calls belong to the training
+ * thread; ddprun_checkpoint_write and ddprun_checkpoint_finish may be called from one background
+ * thread instead. All other calls may come from any thread. The library runs one thread of its own,
+ * which answers the launcher while the program computes, and ends the process at once when the
+ * launcher orders an abort.
  *
- * Errors: functions that can fail return 0 on success or a negative DDPRUN_E… code; ddprun_error(handle) then gives
- * the text of the calling thread's last error. Nothing is printed.
+ * Errors: functions that can fail return 0 on success or a negative DDPRUN_E… code;
+ * ddprun_error(handle) then gives the text of the calling thread's last error. Nothing is printed.
  *
  * Ten lines:
  *   ddprun* d; ddprun_init(&d);
- *   ncclUniqueId id; if (ddprun_rank(d) == 0) { ncclGetUniqueId(&id); ddprun_publish(d, "world", "nccl", &id, sizeof id); }
- *   size_t n; ddprun_await(d, "world", "nccl", &id, sizeof id, &n, 60.0);
+ *   ncclUniqueId id; if (ddprun_rank(d) == 0) { ncclGetUniqueId(&id); ddprun_publish(d, "world",
+ * "nccl", &id, sizeof id); } size_t n; ddprun_await(d, "world", "nccl", &id, sizeof id, &n, 60.0);
  *   … build the communicator, load ddprun_resume_from(d) when it is not NULL …
  *   ddprun_ready(d);
  *   for (step = ddprun_resume_step(d); step < total && !stop;) {
  *     … one training step …
  *     int todo = ddprun_step_done(d, ++step, loss);
- *     if (todo & DDPRUN_CHECKPOINT) { ddprun_checkpoint_begin(d, step); ddprun_checkpoint_write(d, step, "w.bin", w, n); ddprun_checkpoint_finish(d, step); }
- *     stop = (todo & DDPRUN_STOP) != 0;
+ *     if (todo & DDPRUN_CHECKPOINT) { ddprun_checkpoint_begin(d, step); ddprun_checkpoint_write(d,
+ * step, "w.bin", w, n); ddprun_checkpoint_finish(d, step); } stop = (todo & DDPRUN_STOP) != 0;
  *   }
  *   ddprun_finish(d);
  */
@@ -55,8 +58,9 @@ enum {
   DDPRUN_EDROPPED = -7  /* the checkpoint was dropped (a peer failed to write) */
 };
 
-/* Connects to the launcher that started this process. Returns 0 or an error; *handle is NULL on error.
- * Removes DDPRUN_SOCKET_FD and DDPRUN_PAGE_FD from the environment and sets close-on-exec, so children do not inherit them. */
+/* Connects to the launcher that started this process. Returns 0 or an error; *handle is NULL on
+ * error. Removes DDPRUN_SOCKET_FD and DDPRUN_PAGE_FD from the environment and sets close-on-exec,
+ * so children do not inherit them. */
 DDPRUN_API int ddprun_init(ddprun** handle);
 
 /* Who am I. Without a launcher: 0 of 1, generation 1, job id "local". */
@@ -66,20 +70,24 @@ DDPRUN_API int ddprun_local_rank(const ddprun* handle);
 DDPRUN_API int ddprun_local_world_size(const ddprun* handle);
 DDPRUN_API int64_t ddprun_generation(const ddprun* handle);
 DDPRUN_API const char* ddprun_job_id(const ddprun* handle);
-DDPRUN_API int ddprun_is_launched(const ddprun* handle); /* 1 under ddprun, 0 by hand */
+DDPRUN_API int ddprun_is_launched(const ddprun* handle);       /* 1 under ddprun, 0 by hand */
 DDPRUN_API const char* ddprun_run_dir(const ddprun* handle);   /* "" by hand */
 DDPRUN_API const char* ddprun_state_dir(const ddprun* handle); /* "" by hand */
 
-/* The committed checkpoint to start from: its folder, or NULL when from scratch; its step, or 0. The same on every rank. */
+/* The committed checkpoint to start from: its folder, or NULL when from scratch; its step, or 0.
+ * The same on every rank. */
 DDPRUN_API const char* ddprun_resume_from(const ddprun* handle);
 DDPRUN_API int64_t ddprun_resume_step(const ddprun* handle);
 
-/* Gives `size` bytes (at most 32 KiB) to every worker of this generation, under (group, name). A name is
- * published once; the same bytes again are no error. Keys of another generation cannot be reached. */
-DDPRUN_API int ddprun_publish(ddprun* handle, const char* group, const char* name, const void* data, size_t size);
-/* Waits until (group, name) is published, copies it to buffer and sets *size. Several threads may wait. */
-DDPRUN_API int ddprun_await(ddprun* handle, const char* group, const char* name, void* buffer, size_t capacity,
-                            size_t* size, double timeout_seconds);
+/* Gives `size` bytes (at most 32 KiB) to every worker of this generation, under (group, name). A
+ * name is published once; the same bytes again are no error. Keys of another generation cannot be
+ * reached. */
+DDPRUN_API int ddprun_publish(ddprun* handle, const char* group, const char* name, const void* data,
+                              size_t size);
+/* Waits until (group, name) is published, copies it to buffer and sets *size. Several threads may
+ * wait. */
+DDPRUN_API int ddprun_await(ddprun* handle, const char* group, const char* name, void* buffer,
+                            size_t capacity, size_t* size, double timeout_seconds);
 
 /* Communicators are up, training begins. Failures before this call are start-up failures. */
 DDPRUN_API int ddprun_ready(ddprun* handle);
@@ -87,44 +95,65 @@ DDPRUN_API int ddprun_ready(ddprun* handle);
 /* What ddprun_step_done asks for; 0 = go on. */
 enum {
   DDPRUN_CHECKPOINT = 1, /* write a checkpoint of exactly this step now */
-  DDPRUN_STOP = 2        /* after that checkpoint: wait for its commit (ddprun_checkpoint_wait), ddprun_finish, exit 0 */
+  DDPRUN_STOP = 2        /* after that checkpoint: wait for its commit (ddprun_checkpoint_wait),
+                            ddprun_finish, exit 0 */
 };
-/* The training thread completed `step` (1, 2, …; one more each time): reports progress and is the one place where a stop or a
- * checkpoint on demand is agreed among the ranks. Takes well under a microsecond unless such a request is pending; then it
- * waits (milliseconds) until all ranks know the step. */
+/* The training thread completed `step` (1, 2, …; one more each time): reports progress and is the
+ * one place where a stop or a checkpoint on demand is agreed among the ranks. Takes well under a
+ * microsecond unless such a request is pending; then it waits (milliseconds) until all ranks know
+ * the step. */
 DDPRUN_API int ddprun_step_done(ddprun* handle, int64_t step, double loss);
 /* Optional facts for the progress display; call when they change. Totals of 0 are unknown. */
-DDPRUN_API void ddprun_progress_info(ddprun* handle, int64_t epoch, int64_t epochs, int64_t total_steps, double samples_per_second);
+DDPRUN_API void ddprun_progress_info(ddprun* handle, int64_t epoch, int64_t epochs,
+                                     int64_t total_steps, double samples_per_second);
 
 /* Phases of the step page, read by the launcher when a worker hangs or died. */
 enum {
-  DDPRUN_PHASE_STARTING, DDPRUN_PHASE_LOADING, DDPRUN_PHASE_CONNECTING, DDPRUN_PHASE_COMPUTE, DDPRUN_PHASE_OPTIMIZER,
-  DDPRUN_PHASE_DATA, DDPRUN_PHASE_CHECKPOINT, DDPRUN_PHASE_EVALUATE, DDPRUN_PHASE_END
+  DDPRUN_PHASE_STARTING,
+  DDPRUN_PHASE_LOADING,
+  DDPRUN_PHASE_CONNECTING,
+  DDPRUN_PHASE_COMPUTE,
+  DDPRUN_PHASE_OPTIMIZER,
+  DDPRUN_PHASE_DATA,
+  DDPRUN_PHASE_CHECKPOINT,
+  DDPRUN_PHASE_EVALUATE,
+  DDPRUN_PHASE_END
 };
-DDPRUN_API void ddprun_phase(ddprun* handle, int phase, const char* text); /* nanoseconds; text may be NULL */
-DDPRUN_API void ddprun_collective(ddprun* handle, const char* name, uint64_t sequence, int finished);
+DDPRUN_API void ddprun_phase(ddprun* handle, int phase,
+                             const char* text); /* nanoseconds; text may be NULL */
+DDPRUN_API void ddprun_collective(ddprun* handle, const char* name, uint64_t sequence,
+                                  int finished);
 
-/* Checkpoints. All ranks write the same step into one staging folder, each its own file names; the launcher commits when
- * every rank has finished. Periodic ones are begun by the program itself, at the same step on every rank;
- * while ddprun_checkpoint_in_flight() a periodic one should be left out (rank 0 reports it with ddprun_checkpoint_skip).
- * begin: makes the folder `checkpoints/.staging/g<G>-step-<N>`; ddprun_checkpoint_dir gives its path ("" by hand: nothing is written
- * and the calls succeed). write: temporary name, fsync, rename, XXH3-128; file names are [A-Za-z0-9._-]+. An fsync error is final.
- * finish: reports this rank's files (fsyncs the folder first). fail: this rank cannot; the checkpoint is dropped everywhere.
- * wait: until committed (0) or DDPRUN_EDROPPED. */
+/* Checkpoints. All ranks write the same step into one staging folder, each its own file names; the
+ * launcher commits when every rank has finished. Periodic ones are begun by the program itself, at
+ * the same step on every rank; while ddprun_checkpoint_in_flight() a periodic one should be left
+ * out (rank 0 reports it with ddprun_checkpoint_skip). begin: makes the folder
+ * `checkpoints/.staging/g<G>-step-<N>`; ddprun_checkpoint_dir gives its path ("" by hand: nothing
+ * is written and the calls succeed). write: temporary name, fsync, rename, XXH3-128; file names are
+ * [A-Za-z0-9._-]+. An fsync error is final. finish: reports this rank's files (fsyncs the folder
+ * first); after a begin or write that failed it fails the checkpoint instead and returns that
+ * error. fail: this rank cannot; the checkpoint is dropped everywhere. wait: until committed (0) or
+ * DDPRUN_EDROPPED. */
 DDPRUN_API int ddprun_checkpoint_begin(ddprun* handle, int64_t step);
 DDPRUN_API const char* ddprun_checkpoint_dir(ddprun* handle);
-DDPRUN_API int ddprun_checkpoint_write(ddprun* handle, int64_t step, const char* name, const void* data, size_t size);
+DDPRUN_API int ddprun_checkpoint_write(ddprun* handle, int64_t step, const char* name,
+                                       const void* data, size_t size);
 /* The same from several pieces, so that a large file needs no copy. */
-typedef struct { const void* data; size_t size; } ddprun_piece;
-DDPRUN_API int ddprun_checkpoint_writev(ddprun* handle, int64_t step, const char* name, const ddprun_piece* pieces, size_t count);
+typedef struct {
+  const void* data;
+  size_t size;
+} ddprun_piece;
+DDPRUN_API int ddprun_checkpoint_writev(ddprun* handle, int64_t step, const char* name,
+                                        const ddprun_piece* pieces, size_t count);
 DDPRUN_API int ddprun_checkpoint_finish(ddprun* handle, int64_t step);
 DDPRUN_API int ddprun_checkpoint_fail(ddprun* handle, int64_t step, const char* reason);
 DDPRUN_API int ddprun_checkpoint_skip(ddprun* handle, int64_t step, const char* reason);
-DDPRUN_API int ddprun_checkpoint_in_flight(const ddprun* handle); /* 1 from begin until committed or dropped */
+DDPRUN_API int ddprun_checkpoint_in_flight(
+    const ddprun* handle); /* 1 from begin until committed or dropped */
 DDPRUN_API int ddprun_checkpoint_wait(ddprun* handle, int64_t step, double timeout_seconds);
 
-/* Says why this worker is about to fail, before it exits with a code other than 0. The first report that is not
- * DDPRUN_FAIL_COMMUNICATION becomes the root cause. CONFIG: a restart cannot help. */
+/* Says why this worker is about to fail, before it exits with a code other than 0. The first report
+ * that is not DDPRUN_FAIL_COMMUNICATION becomes the root cause. CONFIG: a restart cannot help. */
 enum { DDPRUN_FAIL_ERROR, DDPRUN_FAIL_COMMUNICATION, DDPRUN_FAIL_CONFIG };
 DDPRUN_API int ddprun_fail(ddprun* handle, int kind, const char* message);
 
