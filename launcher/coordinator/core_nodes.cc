@@ -32,7 +32,7 @@ std::string RefusalOf(const State& state, const v1::Hello& hello) {
   return "";
 }
 
-v1::CoordinatorMessage WelcomeOf(const State& state, const v1::Hello& hello) {
+v1::CoordinatorMessage WelcomeOf(const State& state, const v1::Hello& hello, bool fresh) {
   v1::CoordinatorMessage message;
   auto* welcome = message.mutable_welcome();
   welcome->set_protocol_version(kProtocolVersion);
@@ -41,6 +41,7 @@ v1::CoordinatorMessage WelcomeOf(const State& state, const v1::Hello& hello) {
   welcome->set_lease_seconds(state.spec.lease_seconds());
   welcome->set_heartbeat_seconds(state.spec.lease_seconds() / 4);
   welcome->set_assigned_node(hello.node());
+  welcome->set_fresh(fresh);
   return message;
 }
 
@@ -84,7 +85,9 @@ void HandleHello(Turn& turn, const NodeMessage& event) {
   node.node_rank_wanted = hello.node_rank_wanted();
   node.attached = true;
   node.last_heard_ns = turn.now_ns;
-  turn.out.push_back(SendToNode{event.node, event.incarnation, WelcomeOf(s, hello)});
+  v1::CoordinatorMessage welcome = WelcomeOf(s, hello, fresh);
+  welcome.set_ack(node.link.last_received());
+  turn.out.push_back(SendToNode{event.node, event.incarnation, std::move(welcome)});
   if (fresh) {
     turn.Record("node_joined", {{"node", node.name}, {"slots", node.slots}, {"address", node.address}});
     StopStale(turn, node, hello);

@@ -1,0 +1,48 @@
+// Agent: carries out a coordinator's orders on this node. The shell around the agent's core (core.h): one loop thread owns the
+// state and waits on keepers, the coordinator's stream and deadlines; it spawns one keeper per generation.
+//
+// The process becomes a child subreaper, so that nothing escapes when a keeper is killed; whoever embeds an Agent must not have other children.
+// Threads: all methods from any thread.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include <grpcpp/grpcpp.h>
+
+#include "absl/status/statusor.h"
+#include "launcher/agent/core.h"
+#include "launcher/console/console.h"
+
+namespace ddprun::agent {
+
+struct AgentOptions {
+  Identity identity;          // node, slots, job_id, address, node_rank_wanted, version; boot_id and incarnation are filled in
+  std::shared_ptr<grpc::Channel> channel;
+  std::string keeper_path;    // ddprun-keeper
+  std::string worker_path;    // ddp-worker, for jobs of the built-in trainer
+  Console* console = nullptr; // outlives the agent
+};
+
+class Agent {
+ public:
+  static absl::StatusOr<std::unique_ptr<Agent>> Start(AgentOptions options);
+  // Ends the workers (KILL) if any live, and waits for the loop.
+  ~Agent();
+
+  // Blocks until the agent has nothing more to do. 0: the job ended in order; 1: refused, or coordinator lost.
+  // *reason (may be null) says why in one line.
+  int WaitForEnd(std::string* reason);
+  // Leaves at once: workers are killed. May be called from a signal-handling thread.
+  void Leave(const std::string& reason);
+
+ private:
+  class Impl;
+  explicit Agent(std::unique_ptr<Impl> impl);
+  std::unique_ptr<Impl> impl_;
+};
+
+// A name for this node that is unique among machines: the host name without its domain.
+std::string DefaultNodeName();
+
+}  // namespace ddprun::agent

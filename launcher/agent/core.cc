@@ -1,0 +1,292 @@
+#include "launcher/agent/core.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+
+namespace ddprun::agent {
+namespace {
+
+constexpr int64_t kSecondNs = 1'000'000'000;
+constexpr int64_t kReconnectNs = kSecondNs / 4;   // between two tries; shorter than any lease
+constexpr int64_t kGiveUpNs = 60 * kSecondNs;     // L19: an agent without its coordinator ends
+constexpr size_t kHeartbeatsKept = 64;            // unanswered ones; older than any lease in use
+
+struct Turn {
+  State& state;
+  int64_t now_ns;
+  std::vector<Effect>& out;
+
+  void Fact(v1::AgentMessage message) {
+    v1::AgentMessage numbered = state.link.Send(std::move(message));
+    if (state.attached) out.push_back(SendUp{std::move(numbered)});
+  }
+};
+
+v1::AgentMessage HelloOf(const State& s) {
+  v1::AgentMessage message;
+  auto* hello = message.mutable_hello();
+  hello->set_protocol_version(1);
+  hello->set_job_id(s.job_id.empty() ? s.identity.job_id : s.job_id);
+  hello->set_node(s.identity.node);
+  hello->set_boot_id(s.identity.boot_id);
+  hello->set_incarnation(s.identity.incarnation);
+  hello->set_slots(s.identity.slots);
+  hello->set_node_rank_wanted(s.identity.node_rank_wanted);
+  hello->set_leader_token(s.leader_token);
+  hello->set_address(s.identity.address);
+  hello->set_version(s.identity.version);
+  if (s.running) {
+    auto* running = hello->add_running();
+    running->set_generation(s.running->number);
+    running->set_stopping(s.running->stopping);
+    for (const auto& [rank, worker] : s.running->workers) *running->add_workers() = worker;
+  }
+  message.set_ack(s.link.last_received());
+  return message;
+}
+
+void StopRunning(Turn& turn, v1::StopWorkers::Mode mode, const std::string& reason) {
+  if (!turn.state.running) return;
+  turn.state.running->stopping = true;
+  v1::StopWorkers order;
+  order.set_generation(turn.state.running->number);
+  order.set_mode(mode);
+  order.set_reason(reason);
+  turn.out.push_back(OrderKeeper{order});
+}
+
+void SendHeartbeat(Turn& turn) {
+  State& s = turn.state;
+  v1::AgentMessage message;
+  auto* heartbeat = message.mutable_heartbeat();
+  heartbeat->set_sequence(++s.heartbeat_sequence);
+  heartbeat->set_clock_offset_ns(s.clock_offset_ns);
+  heartbeat->set_clock_uncertainty_ns(s.clock_uncertainty_ns);
+  heartbeat->set_generation(s.newest_generation);
+  heartbeat->set_state(!s.running             ? v1::NODE_IDLE
+                       : s.running->stopping ? v1::NODE_STOPPING
+                                             : v1::NODE_RUNNING);
+  message.set_ack(s.link.last_received());
+  s.heartbeats_sent_ns[s.heartbeat_sequence] = turn.now_ns;
+  if (s.heartbeats_sent_ns.size() > kHeartbeatsKept) {
+    s.heartbeats_sent_ns.erase(s.heartbeats_sent_ns.begin());
+  }
+  turn.out.push_back(SendUp{std::move(message)});
+  for (auto& again : s.link.Unacknowledged()) turn.out.push_back(SendUp{std::move(again)});
+  s.next_heartbeat_ns = turn.now_ns + static_cast<int64_t>(s.heartbeat_seconds * kSecondNs);
+}
+
+void HandleWelcome(Turn& turn, const v1::Welcome& welcome) {
+  State& s = turn.state;
+  s.attached = true;
+  s.give_up_ns = 0;
+  s.job_id = welcome.job_id();
+  s.leader_token = welcome.leader_token();
+  if (welcome.fresh()) {
+    s.link = ReliableLink<v1::AgentMessage>(/*retain=*/welcome.lease_seconds() > 0);
+    s.heartbeats_sent_ns.clear();
+  }
+  s.lease_seconds = welcome.lease_seconds();
+  s.heartbeat_seconds = welcome.heartbeat_seconds();
+  if (s.heartbeat_seconds > 0) SendHeartbeat(turn);
+}
+
+bool LeaseIsGood(const Turn& turn) {
+  return turn.state.lease_seconds == 0 || turn.now_ns < turn.state.lease_until_ns;
+}
+
+int64_t LeaseMilliseconds(const Turn& turn) {
+  if (turn.state.lease_seconds == 0) return 0;
+  return std::max<int64_t>(turn.state.lease_until_ns - turn.now_ns, 1'000'000) / 1'000'000;
+}
+
+// Begins the generation that waits, once nothing old runs and the lease is good (a message may be older than a pause of this machine).
+void StartPending(Turn& turn) {
+  State& s = turn.state;
+  if (!s.pending || s.running || !LeaseIsGood(turn)) return;
+  v1::StartWorkers order = *std::exchange(s.pending, std::nullopt);
+  s.running = RunningGeneration{order.generation(), order, false, {}};
+  turn.out.push_back(SpawnKeeper{std::move(order), LeaseMilliseconds(turn)});
+}
+
+// The lease counts from the moment at which the answered heartbeat was sent, which is never later than when the coordinator heard it.
+void HandleAnswer(Turn& turn, const CoordinatorSaid& said) {
+  State& s = turn.state;
+  const auto& answer = said.message.heartbeat_answer();
+  auto sent = s.heartbeats_sent_ns.find(answer.sequence());
+  if (sent == s.heartbeats_sent_ns.end()) return;
+  const int64_t until = sent->second + static_cast<int64_t>(s.lease_seconds * kSecondNs);
+  s.heartbeats_sent_ns.erase(s.heartbeats_sent_ns.begin(), std::next(sent));
+  s.clock_offset_ns = said.clock_offset_ns;
+  s.clock_uncertainty_ns = said.clock_uncertainty_ns;
+  if (until <= s.lease_until_ns) return;
+  s.lease_until_ns = until;
+  if (s.running) turn.out.push_back(RenewLease{LeaseMilliseconds(turn)});
+  StartPending(turn);
+}
+
+void HandleStart(Turn& turn, const v1::StartWorkers& order) {
+  State& s = turn.state;
+  if (order.generation() <= s.newest_generation || s.job_over) return;
+  s.newest_generation = order.generation();
+  s.pending = order;
+  if (s.running) return StopRunning(turn, v1::StopWorkers::KILL, "a newer generation begins");
+  StartPending(turn);
+}
+
+void HandleStop(Turn& turn, const v1::StopWorkers& order) {
+  State& s = turn.state;
+  if (s.pending && s.pending->generation() == order.generation()) s.pending.reset();
+  if (s.running && s.running->number == order.generation()) {
+    s.running->stopping = true;
+    turn.out.push_back(OrderKeeper{order});
+    return;
+  }
+  // It never began here, or is over: from now on it cannot begin.
+  s.newest_generation = std::max<uint64_t>(s.newest_generation, order.generation());
+  v1::AgentMessage message;
+  message.mutable_generation_stopped()->set_generation(order.generation());
+  message.mutable_generation_stopped()->set_reason("nothing of it runs here");
+  turn.Fact(std::move(message));
+}
+
+void HandleJobEnded(Turn& turn) {
+  turn.state.job_over = true;
+  turn.state.pending.reset();
+  if (turn.state.running) return StopRunning(turn, v1::StopWorkers::KILL, "the job is over");
+  turn.state.ended = true;
+  turn.out.push_back(End{0, "the job is over"});
+}
+
+void HandleCoordinator(Turn& turn, const CoordinatorSaid& said) {
+  State& s = turn.state;
+  const v1::CoordinatorMessage& message = said.message;
+  using M = v1::CoordinatorMessage;
+  if (message.has_welcome()) {
+    s.link.Receive(0, message.ack());
+    HandleWelcome(turn, message.welcome());
+    for (auto& again : s.link.Unacknowledged()) turn.out.push_back(SendUp{std::move(again)});
+    return;
+  }
+  if (!s.link.Receive(message.sequence(), message.ack())) return;
+  const uint64_t running = s.running ? s.running->number : 0;
+  switch (message.message_case()) {
+    case M::kRefusal:
+      if (s.running) StopRunning(turn, v1::StopWorkers::KILL, "the coordinator refused this node");
+      s.ended = true;
+      turn.out.push_back(End{1, absl::StrCat("refused: ", message.refusal().reason())});
+      return;
+    case M::kHeartbeatAnswer: return HandleAnswer(turn, said);
+    case M::kStartWorkers: return HandleStart(turn, message.start_workers());
+    case M::kStopWorkers: return HandleStop(turn, message.stop_workers());
+    case M::kSignalWorkers:
+      if (message.signal_workers().generation() == running) {
+        turn.out.push_back(SignalWorkers{running, message.signal_workers().signal()});
+      }
+      return;
+    case M::kJobEnded: return HandleJobEnded(turn);
+    case M::kValue:
+    case M::kExchangeRefused:
+    case M::kEdgeRequest:
+    case M::kCheckpointAt:
+    case M::kCheckpointSettled:
+      // The shell drops what is not of the running generation (it knows each message's own).
+      if (s.running) turn.out.push_back(TellWorker{message});
+      return;
+    case M::kWelcome:
+    case M::MESSAGE_NOT_SET: return;
+  }
+}
+
+void HandleDisconnected(Turn& turn, const Disconnected& event) {
+  State& s = turn.state;
+  const bool was_attached = s.attached;
+  s.attached = false;
+  s.next_heartbeat_ns = 0;
+  if (s.job_over && !s.running) {
+    s.ended = true;
+    turn.out.push_back(End{0, "the job is over"});
+    return;
+  }
+  if (was_attached && s.lease_seconds == 0) {
+    // Without a lease the coordinator counts this node as lost at once.
+    s.job_over = true;
+    if (s.running) return StopRunning(turn, v1::StopWorkers::ABORT, event.reason);
+    s.ended = true;
+    turn.out.push_back(End{1, event.reason});
+    return;
+  }
+  if (s.give_up_ns == 0) s.give_up_ns = turn.now_ns + kGiveUpNs;
+  turn.out.push_back(Reconnect{turn.now_ns + kReconnectNs});
+}
+
+void HandleKeeperGone(Turn& turn, const KeeperGone& gone) {
+  State& s = turn.state;
+  if (!s.running || s.running->number != gone.generation) return;
+  s.running.reset();
+  v1::AgentMessage message;
+  auto* stopped = message.mutable_generation_stopped();
+  stopped->set_generation(gone.generation);
+  stopped->set_reason(gone.reason);
+  stopped->set_keeper_died(gone.died);
+  for (int32_t pid : gone.unkillable_pids) stopped->add_unkillable_pids(pid);
+  turn.Fact(std::move(message));
+  if (s.job_over) {
+    s.ended = true;
+    turn.out.push_back(End{s.attached ? 0 : 1, "the job is over"});
+    return;
+  }
+  StartPending(turn);
+}
+
+void HandleTime(Turn& turn) {
+  State& s = turn.state;
+  if (s.attached && s.heartbeat_seconds > 0 && turn.now_ns >= s.next_heartbeat_ns) SendHeartbeat(turn);
+  if (s.lease_until_ns != 0 && turn.now_ns >= s.lease_until_ns) {
+    s.lease_until_ns = 0;
+    s.pending.reset();
+    if (s.running) StopRunning(turn, v1::StopWorkers::KILL, "the lease ran out");
+  }
+  if (!s.attached && s.give_up_ns != 0 && turn.now_ns >= s.give_up_ns && !s.running) {
+    s.ended = true;
+    turn.out.push_back(End{1, "the coordinator did not answer for 60 s"});
+  }
+}
+
+}  // namespace
+
+std::vector<Effect> Step(State& state, const Event& event, int64_t now_ns) {
+  std::vector<Effect> out;
+  if (state.ended) return out;
+  Turn turn{state, now_ns, out};
+  if (std::holds_alternative<Connected>(event)) out.push_back(SendUp{HelloOf(state)});
+  if (const auto* e = std::get_if<Disconnected>(&event)) HandleDisconnected(turn, *e);
+  if (const auto* e = std::get_if<CoordinatorSaid>(&event)) HandleCoordinator(turn, *e);
+  if (const auto* e = std::get_if<KeeperSaid>(&event)) {
+    if (state.running && state.running->number == e->generation) {
+      if (e->fact.has_worker_started()) {
+        state.running->workers[e->fact.worker_started().rank()] = e->fact.worker_started();
+      }
+      turn.Fact(e->fact);
+    }
+  }
+  if (const auto* e = std::get_if<KeeperGone>(&event)) HandleKeeperGone(turn, *e);
+  if (std::holds_alternative<TimePassed>(event)) HandleTime(turn);
+  return out;
+}
+
+int64_t NextDeadlineNs(const State& state) {
+  if (state.ended) return 0;
+  int64_t next = 0;
+  auto consider = [&next](int64_t when) {
+    if (when != 0 && (next == 0 || when < next)) next = when;
+  };
+  if (state.attached && state.heartbeat_seconds > 0) consider(state.next_heartbeat_ns);
+  if (state.running) consider(state.lease_until_ns);
+  if (!state.attached && !state.running) consider(state.give_up_ns);
+  return next;
+}
+
+}  // namespace ddprun::agent

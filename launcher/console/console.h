@@ -1,0 +1,42 @@
+// Console: the one writer of the terminal. Worker output goes to standard output with a prefix, ddprun's own lines and the
+// updating status line go to standard error; on a terminal the status line is taken away before a line is printed and put back after.
+//
+// Threads: every method from any thread; none of them blocks on a slow reader. Output waits in a bounded queue (kQueueBytesMax) that one
+// thread of its own writes; what does not fit is dropped and counted, and a line says so. Log files are complete all the same.
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <string>
+#include <string_view>
+
+namespace ddprun {
+
+class Console {
+ public:
+  static constexpr size_t kQueueBytesMax = 4u << 20;
+  // A line without an end is shown in pieces of this size.
+  static constexpr size_t kLineBytesMax = 16384;
+
+  Console();   // file descriptors 1 and 2
+  ~Console();  // writes what waits, for at most 1 s
+  Console(const Console&) = delete;
+  Console& operator=(const Console&) = delete;
+
+  // Bytes from a worker; complete lines (ended by \n or \r) are shown as "[prefix] line". The rest waits for its end, or for EndOf.
+  void WorkerOutput(const std::string& prefix, std::string_view bytes, size_t dropped_before);
+  void EndOf(const std::string& prefix);
+  // One line of ddprun's own, on standard error.
+  void Say(const std::string& line);
+  // The updating line; only shown on a terminal. "" takes it away.
+  void Status(const std::string& line);
+  bool IsTerminal() const;  // standard error
+  // Waits until all that was queued so far is written, at most so long.
+  void Flush(double timeout_seconds);
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace ddprun
