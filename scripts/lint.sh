@@ -30,6 +30,6 @@ check format format
 check layers python3 scripts/check_layers.py
 check shell shell
 check paths paths
-if [[ "${1:-}" != --no-tidy ]]; then check clang-tidy scripts/tidy.sh; fi
+if [[ "${1:-}" != --no-tidy ]]; then check clang-tidy python3 scripts/tidy.py; fi
 if [[ ${#failed[@]} -gt 0 ]]; then die "lint failed: ${failed[*]}"; fi
 say "lint: clean"
