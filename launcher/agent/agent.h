@@ -1,14 +1,15 @@
-// Agent: carries out a coordinator's orders on this node. The shell around the agent's core (core.h): one loop thread owns the
-// state and waits on keepers, the coordinator's stream and deadlines; it spawns one keeper per generation.
+// Agent: carries out a coordinator's orders on this node. The shell around the agent's core
+// (core.h): one loop thread owns the state and waits on keepers, the coordinator's stream and
+// deadlines; it spawns one keeper per generation.
 //
-// The process becomes a child subreaper, so that nothing escapes when a keeper is killed; whoever embeds an Agent must not have other children.
-// Threads: all methods from any thread.
+// The process becomes a child subreaper, so that nothing escapes when a keeper is killed; whoever
+// embeds an Agent must not have other children. Threads: all methods from any thread.
 #pragma once
+
+#include <grpcpp/grpcpp.h>
 
 #include <memory>
 #include <string>
-
-#include <grpcpp/grpcpp.h>
 
 #include "absl/status/statusor.h"
 #include "launcher/agent/core.h"
@@ -17,11 +18,12 @@
 namespace ddprun::agent {
 
 struct AgentOptions {
-  Identity identity;          // node, slots, job_id, address, node_rank_wanted, version; boot_id and incarnation are filled in
+  Identity identity;  // node, slots, job_id, address, node_rank_wanted, version; boot_id and
+                      // incarnation are filled in
   std::shared_ptr<grpc::Channel> channel;
-  std::string keeper_path;    // ddprun-keeper
-  std::string worker_path;    // ddp-worker, for jobs of the built-in trainer
-  Console* console = nullptr; // outlives the agent
+  std::string keeper_path;     // ddprun-keeper
+  std::string worker_path;     // ddp-worker, for jobs of the built-in trainer
+  Console* console = nullptr;  // outlives the agent
 };
 
 class Agent {
@@ -30,8 +32,8 @@ class Agent {
   // Ends the workers (KILL) if any live, and waits for the loop.
   ~Agent();
 
-  // Blocks until the agent has nothing more to do. 0: the job ended in order; 1: refused, or coordinator lost.
-  // *reason (may be null) says why in one line.
+  // Blocks until the agent has nothing more to do. 0: the job ended in order; 1: refused, or
+  // coordinator lost. *reason (may be null) says why in one line.
   int WaitForEnd(std::string* reason);
   // Leaves at once: workers are killed. May be called from a signal-handling thread.
   void Leave(const std::string& reason);

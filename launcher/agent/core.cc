@@ -9,9 +9,9 @@ namespace ddprun::agent {
 namespace {
 
 constexpr int64_t kSecondNs = 1'000'000'000;
-constexpr int64_t kReconnectNs = kSecondNs / 4;   // between two tries; shorter than any lease
-constexpr int64_t kGiveUpNs = 60 * kSecondNs;     // L19: an agent without its coordinator ends
-constexpr size_t kHeartbeatsKept = 64;            // unanswered ones; older than any lease in use
+constexpr int64_t kReconnectNs = kSecondNs / 4;  // between two tries; shorter than any lease
+constexpr int64_t kGiveUpNs = 60 * kSecondNs;    // L19: an agent without its coordinator ends
+constexpr size_t kHeartbeatsKept = 64;           // unanswered ones; older than any lease in use
 
 struct Turn {
   State& state;
@@ -65,7 +65,7 @@ void SendHeartbeat(Turn& turn) {
   heartbeat->set_clock_offset_ns(s.clock_offset_ns);
   heartbeat->set_clock_uncertainty_ns(s.clock_uncertainty_ns);
   heartbeat->set_generation(s.newest_generation);
-  heartbeat->set_state(!s.running             ? v1::NODE_IDLE
+  heartbeat->set_state(!s.running            ? v1::NODE_IDLE
                        : s.running->stopping ? v1::NODE_STOPPING
                                              : v1::NODE_RUNNING);
   message.set_ack(s.link.last_received());
@@ -102,7 +102,8 @@ int64_t LeaseMilliseconds(const Turn& turn) {
   return std::max<int64_t>(turn.state.lease_until_ns - turn.now_ns, 1'000'000) / 1'000'000;
 }
 
-// Begins the generation that waits, once nothing old runs and the lease is good (a message may be older than a pause of this machine).
+// Begins the generation that waits, once nothing old runs and the lease is good (a message may be
+// older than a pause of this machine).
 void StartPending(Turn& turn) {
   State& s = turn.state;
   if (!s.pending || s.running || !LeaseIsGood(turn)) return;
@@ -111,7 +112,8 @@ void StartPending(Turn& turn) {
   turn.out.push_back(SpawnKeeper{std::move(order), LeaseMilliseconds(turn)});
 }
 
-// The lease counts from the moment at which the answered heartbeat was sent, which is never later than when the coordinator heard it.
+// The lease counts from the moment at which the answered heartbeat was sent, which is never later
+// than when the coordinator heard it.
 void HandleAnswer(Turn& turn, const CoordinatorSaid& said) {
   State& s = turn.state;
   const auto& answer = said.message.heartbeat_answer();
@@ -178,15 +180,19 @@ void HandleCoordinator(Turn& turn, const CoordinatorSaid& said) {
       s.ended = true;
       turn.out.push_back(End{1, absl::StrCat("refused: ", message.refusal().reason())});
       return;
-    case M::kHeartbeatAnswer: return HandleAnswer(turn, said);
-    case M::kStartWorkers: return HandleStart(turn, message.start_workers());
-    case M::kStopWorkers: return HandleStop(turn, message.stop_workers());
+    case M::kHeartbeatAnswer:
+      return HandleAnswer(turn, said);
+    case M::kStartWorkers:
+      return HandleStart(turn, message.start_workers());
+    case M::kStopWorkers:
+      return HandleStop(turn, message.stop_workers());
     case M::kSignalWorkers:
       if (message.signal_workers().generation() == running) {
         turn.out.push_back(SignalWorkers{running, message.signal_workers().signal()});
       }
       return;
-    case M::kJobEnded: return HandleJobEnded(turn);
+    case M::kJobEnded:
+      return HandleJobEnded(turn);
     case M::kValue:
     case M::kExchangeRefused:
     case M::kEdgeRequest:
@@ -196,7 +202,8 @@ void HandleCoordinator(Turn& turn, const CoordinatorSaid& said) {
       if (s.running) turn.out.push_back(TellWorker{message});
       return;
     case M::kWelcome:
-    case M::MESSAGE_NOT_SET: return;
+    case M::MESSAGE_NOT_SET:
+      return;
   }
 }
 
@@ -243,7 +250,8 @@ void HandleKeeperGone(Turn& turn, const KeeperGone& gone) {
 
 void HandleTime(Turn& turn) {
   State& s = turn.state;
-  if (s.attached && s.heartbeat_seconds > 0 && turn.now_ns >= s.next_heartbeat_ns) SendHeartbeat(turn);
+  if (s.attached && s.heartbeat_seconds > 0 && turn.now_ns >= s.next_heartbeat_ns)
+    SendHeartbeat(turn);
   if (s.lease_until_ns != 0 && turn.now_ns >= s.lease_until_ns) {
     s.lease_until_ns = 0;
     s.pending.reset();

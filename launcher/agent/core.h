@@ -1,8 +1,11 @@
-// The agent's decisions: Step(state, event, now) changes the state and says what is to be done, in order.
+// The agent's decisions: Step(state, event, now) changes the state and says what is to be done, in
+// order.
 //
-// An agent carries out a coordinator's orders on one node through a keeper per generation, and tells what happens. It holds at most
-// one generation at a time, never starts one that is not newer than all it has seen, and ends its workers when it may no longer believe that the
-// coordinator counts on them (broken stream without a lease, or lease over). Pure; the shell is agent.h. Also run by the simulator.
+// An agent carries out a coordinator's orders on one node through a keeper per generation, and
+// tells what happens. It holds at most one generation at a time, never starts one that is not newer
+// than all it has seen, and ends its workers when it may no longer believe that the coordinator
+// counts on them (broken stream without a lease, or lease over). Pure; the shell is agent.h. Also
+// run by the simulator.
 #pragma once
 
 #include <cstdint>
@@ -18,7 +21,7 @@
 namespace ddprun::agent {
 
 struct Identity {
-  std::string job_id;       // "" joins any
+  std::string job_id;  // "" joins any
   std::string node;
   std::string boot_id;
   std::string incarnation;
@@ -37,12 +40,12 @@ struct RunningGeneration {
 
 struct State {
   Identity identity;
-  std::string job_id;                // once welcomed
+  std::string job_id;  // once welcomed
   std::string leader_token;
-  bool attached = false;             // Welcome has come on the present stream
+  bool attached = false;  // Welcome has come on the present stream
   double lease_seconds = 0;
   double heartbeat_seconds = 0;
-  int64_t lease_until_ns = 0;        // 0: none runs
+  int64_t lease_until_ns = 0;  // 0: none runs
   int64_t next_heartbeat_ns = 0;
   uint64_t heartbeat_sequence = 0;
   std::map<uint64_t, int64_t> heartbeats_sent_ns;  // those not answered yet
@@ -53,40 +56,66 @@ struct State {
   std::optional<RunningGeneration> running;
   std::optional<v1::StartWorkers> pending;  // waits for the old generation's end
   bool job_over = false;
-  int64_t give_up_ns = 0;            // detached: when to stop trying; 0 while attached
+  int64_t give_up_ns = 0;  // detached: when to stop trying; 0 while attached
   bool ended = false;
 };
 
 // ---- events
-struct Connected {};                 // a new stream stands
-struct Disconnected { std::string reason; };
+struct Connected {};  // a new stream stands
+struct Disconnected {
+  std::string reason;
+};
 struct CoordinatorSaid {
   v1::CoordinatorMessage message;
-  int64_t clock_offset_ns = 0;       // for a HeartbeatAnswer: what the shell computed
+  int64_t clock_offset_ns = 0;  // for a HeartbeatAnswer: what the shell computed
   int64_t clock_uncertainty_ns = 0;
 };
 // Something that the keeper of a generation reported, as the message for the coordinator.
-struct KeeperSaid { uint64_t generation = 0; v1::AgentMessage fact; };
+struct KeeperSaid {
+  uint64_t generation = 0;
+  v1::AgentMessage fact;
+};
 // No process of the generation is left on this node.
 struct KeeperGone {
   uint64_t generation = 0;
-  bool died = false;                 // it did not end by itself
+  bool died = false;  // it did not end by itself
   std::string reason;
   std::vector<int32_t> unkillable_pids;
 };
 struct TimePassed {};
-using Event = std::variant<Connected, Disconnected, CoordinatorSaid, KeeperSaid, KeeperGone, TimePassed>;
+using Event =
+    std::variant<Connected, Disconnected, CoordinatorSaid, KeeperSaid, KeeperGone, TimePassed>;
 
 // ---- effects
-struct SendUp { v1::AgentMessage message; };
-struct SpawnKeeper { v1::StartWorkers order; int64_t lease_milliseconds = 0; };
-struct OrderKeeper { v1::StopWorkers order; };
-struct TellWorker { v1::CoordinatorMessage message; };   // Value, ExchangeRefused, EdgeRequest, CheckpointAt, CheckpointSettled
-struct SignalWorkers { uint64_t generation = 0; int32_t signal = 0; };
-struct RenewLease { int64_t milliseconds = 0; };          // for the keeper
-struct Reconnect { int64_t not_before_ns = 0; };
-struct End { int exit_code = 0; std::string reason; };
-using Effect = std::variant<SendUp, SpawnKeeper, OrderKeeper, TellWorker, SignalWorkers, RenewLease, Reconnect, End>;
+struct SendUp {
+  v1::AgentMessage message;
+};
+struct SpawnKeeper {
+  v1::StartWorkers order;
+  int64_t lease_milliseconds = 0;
+};
+struct OrderKeeper {
+  v1::StopWorkers order;
+};
+struct TellWorker {
+  v1::CoordinatorMessage message;
+};  // Value, ExchangeRefused, EdgeRequest, CheckpointAt, CheckpointSettled
+struct SignalWorkers {
+  uint64_t generation = 0;
+  int32_t signal = 0;
+};
+struct RenewLease {
+  int64_t milliseconds = 0;
+};  // for the keeper
+struct Reconnect {
+  int64_t not_before_ns = 0;
+};
+struct End {
+  int exit_code = 0;
+  std::string reason;
+};
+using Effect = std::variant<SendUp, SpawnKeeper, OrderKeeper, TellWorker, SignalWorkers, RenewLease,
+                            Reconnect, End>;
 
 std::vector<Effect> Step(State& state, const Event& event, int64_t now_ns);
 int64_t NextDeadlineNs(const State& state);

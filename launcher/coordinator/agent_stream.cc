@@ -4,8 +4,7 @@
 namespace ddprun::coordinator {
 
 // Deletes itself in OnDone. The mutex guards the write queue; reads come one at a time.
-class AgentStream final
-    : public grpc::ServerBidiReactor<v1::AgentMessage, v1::CoordinatorMessage> {
+class AgentStream final : public grpc::ServerBidiReactor<v1::AgentMessage, v1::CoordinatorMessage> {
  public:
   // An agent that takes nothing for so long is as good as gone; its lease says the same.
   static constexpr size_t kQueueMax = 200000;
@@ -122,7 +121,8 @@ bool AgentStreams::Remove(const std::string& node, const std::string& incarnatio
 
 void AgentStreams::Send(const std::string& node, const std::string& incarnation,
                         v1::CoordinatorMessage message) {
-  // The lock is held across the call, so that the stream cannot be deleted meanwhile (OnDone removes it first).
+  // The lock is held across the call, so that the stream cannot be deleted meanwhile (OnDone
+  // removes it first).
   std::lock_guard lock(mutex_);
   auto found = streams_.find({node, incarnation});
   if (found != streams_.end()) found->second->Send(std::move(message));

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <functional>
-
 #include <nlohmann/json.hpp>
 
 #include "absl/strings/match.h"
@@ -17,7 +16,9 @@ constexpr char kManifest[] = "manifest.json";
 constexpr char kStaging[] = ".staging";
 constexpr char kStepPrefix[] = "step-";
 
-std::string StepName(uint64_t step) { return absl::StrCat(kStepPrefix, step); }
+std::string StepName(uint64_t step) {
+  return absl::StrCat(kStepPrefix, step);
+}
 
 // The step of a committed folder's name; false for any other name.
 bool ParseStepName(const std::string& name, uint64_t* step) {

@@ -19,8 +19,7 @@ void HandleSubmitted(Turn& turn, const JobSubmitted& event) {
   s.restarts_before = event.past.restarts;
   s.time_lost_seconds = event.past.time_lost_seconds;
   s.phase = Phase::kWaiting;
-  s.deadline_ns =
-      turn.now_ns + static_cast<int64_t>(event.spec.join_timeout_seconds() * kSecondNs);
+  s.deadline_ns = turn.now_ns + static_cast<int64_t>(event.spec.join_timeout_seconds() * kSecondNs);
   turn.Record("job_started", {{"job_id", event.spec.job_id()}, {"version", event.version}});
 }
 
@@ -29,21 +28,45 @@ bool SpeaksOfCurrentGeneration(const State& state, const v1::AgentMessage& messa
   using M = v1::AgentMessage;
   uint64_t generation = 0;
   switch (message.message_case()) {
-    case M::kWorkerStarted: generation = message.worker_started().generation(); break;
-    case M::kWorkerReady: generation = message.worker_ready().generation(); break;
-    case M::kWorkerProgressed: generation = message.worker_progressed().generation(); break;
-    case M::kWorkerFailed: generation = message.worker_failed().generation(); break;
-    case M::kWorkerExited: generation = message.worker_exited().generation(); break;
-    case M::kGenerationStopped: generation = message.generation_stopped().generation(); break;
-    case M::kPublish: generation = message.publish().generation(); break;
-    case M::kAwait: generation = message.await().generation(); break;
-    case M::kEdgeReached: generation = message.edge_reached().generation(); break;
-    case M::kCheckpoint: generation = message.checkpoint().generation(); break;
-    case M::kWorkerResult: generation = message.worker_result().generation(); break;
+    case M::kWorkerStarted:
+      generation = message.worker_started().generation();
+      break;
+    case M::kWorkerReady:
+      generation = message.worker_ready().generation();
+      break;
+    case M::kWorkerProgressed:
+      generation = message.worker_progressed().generation();
+      break;
+    case M::kWorkerFailed:
+      generation = message.worker_failed().generation();
+      break;
+    case M::kWorkerExited:
+      generation = message.worker_exited().generation();
+      break;
+    case M::kGenerationStopped:
+      generation = message.generation_stopped().generation();
+      break;
+    case M::kPublish:
+      generation = message.publish().generation();
+      break;
+    case M::kAwait:
+      generation = message.await().generation();
+      break;
+    case M::kEdgeReached:
+      generation = message.edge_reached().generation();
+      break;
+    case M::kCheckpoint:
+      generation = message.checkpoint().generation();
+      break;
+    case M::kWorkerResult:
+      generation = message.worker_result().generation();
+      break;
     case M::kLeaving:
     case M::kHello:
-    case M::kHeartbeat: return true;
-    case M::MESSAGE_NOT_SET: return false;
+    case M::kHeartbeat:
+      return true;
+    case M::MESSAGE_NOT_SET:
+      return false;
   }
   return generation == state.generation.number &&
          (state.phase == Phase::kRunning || state.phase == Phase::kStopping);
@@ -57,22 +80,35 @@ void HandleResult(Turn& turn, const v1::WorkerResult& result) {
 void Dispatch(Turn& turn, Node& node, const v1::AgentMessage& message) {
   using M = v1::AgentMessage;
   switch (message.message_case()) {
-    case M::kHeartbeat: return HandleHeartbeat(turn, node, message.heartbeat());
-    case M::kWorkerStarted: return HandleWorkerStarted(turn, message.worker_started());
-    case M::kWorkerReady: return HandleWorkerReady(turn, message.worker_ready());
-    case M::kWorkerProgressed: return HandleProgress(turn, message.worker_progressed());
-    case M::kWorkerFailed: return HandleWorkerFailed(turn, message.worker_failed());
-    case M::kWorkerExited: return HandleWorkerExited(turn, message.worker_exited());
+    case M::kHeartbeat:
+      return HandleHeartbeat(turn, node, message.heartbeat());
+    case M::kWorkerStarted:
+      return HandleWorkerStarted(turn, message.worker_started());
+    case M::kWorkerReady:
+      return HandleWorkerReady(turn, message.worker_ready());
+    case M::kWorkerProgressed:
+      return HandleProgress(turn, message.worker_progressed());
+    case M::kWorkerFailed:
+      return HandleWorkerFailed(turn, message.worker_failed());
+    case M::kWorkerExited:
+      return HandleWorkerExited(turn, message.worker_exited());
     case M::kGenerationStopped:
       return HandleGenerationStopped(turn, node, message.generation_stopped());
-    case M::kPublish: return HandlePublish(turn, node, message.publish());
-    case M::kAwait: return HandleAwait(turn, node, message.await());
-    case M::kEdgeReached: return HandleEdge(turn, message.edge_reached());
-    case M::kCheckpoint: return HandleCheckpointFact(turn, message.checkpoint());
-    case M::kWorkerResult: return HandleResult(turn, message.worker_result());
-    case M::kLeaving: return LoseNode(turn, node.name, "it left: " + message.leaving().reason());
+    case M::kPublish:
+      return HandlePublish(turn, node, message.publish());
+    case M::kAwait:
+      return HandleAwait(turn, node, message.await());
+    case M::kEdgeReached:
+      return HandleEdge(turn, message.edge_reached());
+    case M::kCheckpoint:
+      return HandleCheckpointFact(turn, message.checkpoint());
+    case M::kWorkerResult:
+      return HandleResult(turn, message.worker_result());
+    case M::kLeaving:
+      return LoseNode(turn, node.name, "it left: " + message.leaving().reason());
     case M::kHello:
-    case M::MESSAGE_NOT_SET: return;
+    case M::MESSAGE_NOT_SET:
+      return;
   }
 }
 
@@ -121,7 +157,8 @@ void HandleTime(Turn& turn) {
     case Phase::kChoosing:
     case Phase::kRunning:
     case Phase::kStopping:
-    case Phase::kFinished: return;
+    case Phase::kFinished:
+      return;
   }
 }
 
@@ -160,12 +197,18 @@ int64_t NextDeadlineNs(const State& state) {
 
 const char* PhaseName(Phase phase) {
   switch (phase) {
-    case Phase::kWaiting: return "waiting for nodes";
-    case Phase::kChoosing: return "choosing the checkpoint";
-    case Phase::kRunning: return "running";
-    case Phase::kStopping: return "stopping";
-    case Phase::kBackingOff: return "waiting to restart";
-    case Phase::kFinished: return "finished";
+    case Phase::kWaiting:
+      return "waiting for nodes";
+    case Phase::kChoosing:
+      return "choosing the checkpoint";
+    case Phase::kRunning:
+      return "running";
+    case Phase::kStopping:
+      return "stopping";
+    case Phase::kBackingOff:
+      return "waiting to restart";
+    case Phase::kFinished:
+      return "finished";
   }
   return "?";
 }

@@ -1,16 +1,17 @@
-// The coordinator's decisions: Step(state, event, now) changes the state and says what is to be done, in order.
+// The coordinator's decisions: Step(state, event, now) changes the state and says what is to be
+// done, in order.
 //
-// No clock, thread, lock, log or I/O in here; the shell (server.h) feeds events from one thread and performs the effects in
-// their order. Every message of an agent goes through two gates at the top of Step: its number on the link (once and in order), and
-// its generation (a stale one is dropped). The same code runs under the simulator (launcher/sim).
+// No clock, thread, lock, log or I/O in here; the shell (server.h) feeds events from one thread and
+// performs the effects in their order. Every message of an agent goes through two gates at the top
+// of Step: its number on the link (once and in order), and its generation (a stale one is dropped).
+// The same code runs under the simulator (launcher/sim).
 #pragma once
 
 #include <cstdint>
+#include <nlohmann/json.hpp>
 #include <string>
 #include <variant>
 #include <vector>
-
-#include <nlohmann/json.hpp>
 
 #include "ddprun/v1/agent.pb.h"
 #include "ddprun/v1/coordinator.pb.h"
@@ -49,8 +50,8 @@ struct RejectedCheckpoint {
 };
 struct ResumeChosen {
   uint64_t generation = 0;
-  uint64_t step = 0;   // 0: from scratch
-  std::string path;    // folder; "" from scratch
+  uint64_t step = 0;  // 0: from scratch
+  std::string path;   // folder; "" from scratch
   std::vector<RejectedCheckpoint> rejected;
 };
 struct CheckpointStored {
@@ -83,7 +84,7 @@ struct RecordEvent {
   nlohmann::ordered_json event;  // without `t`, which the shell adds
 };
 struct PersistGeneration {
-  uint64_t generation = 0;       // must be durable before anything that follows is done
+  uint64_t generation = 0;  // must be durable before anything that follows is done
 };
 struct ChooseResume {
   uint64_t generation = 0;

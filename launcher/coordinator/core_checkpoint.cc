@@ -9,9 +9,8 @@ namespace ddprun::coordinator {
 namespace {
 
 bool AllReadyAndAlive(const Generation& g) {
-  return !g.workers.empty() && std::all_of(g.workers.begin(), g.workers.end(), [](const Worker& w) {
-    return w.ready && !w.exited;
-  });
+  return !g.workers.empty() && std::all_of(g.workers.begin(), g.workers.end(),
+                                           [](const Worker& w) { return w.ready && !w.exited; });
 }
 
 void Settle(Turn& turn, uint64_t step, bool committed, const std::string& reason) {
@@ -41,7 +40,8 @@ void AskToStop(Turn& turn, const ControlAsked& asked) {
     case Phase::kWaiting:
     case Phase::kChoosing:
     case Phase::kBackingOff:
-      return Finish(turn, {"stopped", s.stop.signal != 0 ? 128 + s.stop.signal : 0, "", s.stop.reason});
+      return Finish(turn,
+                    {"stopped", s.stop.signal != 0 ? 128 + s.stop.signal : 0, "", s.stop.reason});
     case Phase::kRunning:
       if (s.stop.kill) return EndGeneration(turn, false, s.stop.reason, v1::StopWorkers::KILL);
       if (again) return;
@@ -51,7 +51,8 @@ void AskToStop(Turn& turn, const ControlAsked& asked) {
     case Phase::kStopping:
       if (s.stop.kill) EndGeneration(turn, false, s.stop.reason, v1::StopWorkers::KILL);
       return;
-    case Phase::kFinished: return;
+    case Phase::kFinished:
+      return;
   }
 }
 
@@ -80,20 +81,23 @@ void HandleControl(Turn& turn, const ControlAsked& asked) {
   State& s = turn.state;
   switch (asked.action) {
     case v1::ControlRequest::STOP:
-    case v1::ControlRequest::KILL: return AskToStop(turn, asked);
+    case v1::ControlRequest::KILL:
+      return AskToStop(turn, asked);
     case v1::ControlRequest::CHECKPOINT:
       if (s.phase != Phase::kRunning) return;
       if (AllReadyAndAlive(s.generation)) {
         s.checkpoint_wanted = true;
         return MaybeRequestEdge(turn);
       }
-      // A plain program gets the signal itself; our trainer has not begun, so there is nothing to save.
+      // A plain program gets the signal itself; our trainer has not begun, so there is nothing to
+      // save.
       if (s.spec.train_config_json().empty() && asked.signal != 0) PassSignalOn(turn, asked.signal);
       return;
     case v1::ControlRequest::SIGNAL:
       if (s.phase == Phase::kRunning) PassSignalOn(turn, asked.signal);
       return;
-    default: return;
+    default:
+      return;
   }
 }
 
@@ -157,10 +161,12 @@ void HandleCheckpointFact(Turn& turn, const v1::CheckpointFact& fact) {
                                              " while others write step ", checkpoint.step));
   }
   switch (fact.what()) {
-    case v1::CheckpointFact::WRITTEN: return AddShards(turn, checkpoint, fact);
+    case v1::CheckpointFact::WRITTEN:
+      return AddShards(turn, checkpoint, fact);
     case v1::CheckpointFact::FAILED:
       return DropCheckpoint(turn, absl::StrCat("rank ", fact.rank(), ": ", fact.reason()));
-    default: return;
+    default:
+      return;
   }
 }
 
@@ -179,7 +185,8 @@ void HandleCheckpointStored(Turn& turn, const CheckpointStored& stored) {
   if (stored.generation != g.number || !g.checkpoint || g.checkpoint->step != stored.step) return;
   g.checkpoint.reset();
   if (stored.ok) {
-    if (stored.step > s.committed_step || !s.history.any_commit) s.history.restarts_without_commit = 0;
+    if (stored.step > s.committed_step || !s.history.any_commit)
+      s.history.restarts_without_commit = 0;
     s.history.any_commit = true;
     s.committed_step = std::max(s.committed_step, stored.step);
     turn.Record("checkpoint_committed", {{"step", stored.step}, {"path", stored.path}});

@@ -67,11 +67,13 @@ FailureRecord MakeFailure(const Turn& turn) {
   return failure;
 }
 
-// Remembers how far this generation came and when, so that the next one can say what its end has cost.
+// Remembers how far this generation came and when, so that the next one can say what its end has
+// cost.
 void RememberProgress(State& state) {
   Generation& g = state.generation;
   for (const Worker& worker : g.workers) {
-    if (worker.exited && g.first_step != 0) g.step = std::max<uint64_t>(g.step, worker.exited->step());
+    if (worker.exited && g.first_step != 0)
+      g.step = std::max<uint64_t>(g.step, worker.exited->step());
   }
   if (g.first_step == 0) return;
   state.trained_to_step = g.step;
@@ -100,7 +102,8 @@ void AfterFailure(Turn& turn) {
   s.failures.push_back(failure);
   turn.Record("generation_ended", {{"reason", failure.reason}, {"rank", failure.rank}});
   if (s.stop.requested) {
-    return Finish(turn, {"stopped", s.stop.signal != 0 ? 128 + s.stop.signal : 0, "", s.stop.reason});
+    return Finish(turn,
+                  {"stopped", s.stop.signal != 0 ? 128 + s.stop.signal : 0, "", s.stop.reason});
   }
   const Decision decision = DecideAfterFailure(s.spec.restart(), s.history, failure);
   if (!decision.restart) {
@@ -191,9 +194,9 @@ void StartGeneration(Turn& turn, const ResumeChosen& chosen) {
       g.workers[placement.first_rank + i].local_rank = i;
     }
   }
-  turn.Record("generation_started", {{"world_size", assignment.world_size},
-                                     {"nodes", names},
-                                     {"resume_step", chosen.step}});
+  turn.Record(
+      "generation_started",
+      {{"world_size", assignment.world_size}, {"nodes", names}, {"resume_step", chosen.step}});
   const std::string master = s.nodes.at(g.placements[0].node).address;
   for (size_t i = 0; i < g.placements.size(); ++i) {
     Node& node = s.nodes.at(g.placements[i].node);
@@ -206,8 +209,7 @@ void StartGeneration(Turn& turn, const ResumeChosen& chosen) {
   }
 }
 
-void EndGeneration(Turn& turn, bool failed, const std::string& reason,
-                   v1::StopWorkers::Mode mode) {
+void EndGeneration(Turn& turn, bool failed, const std::string& reason, v1::StopWorkers::Mode mode) {
   State& s = turn.state;
   Generation& g = s.generation;
   if (s.phase != Phase::kRunning && s.phase != Phase::kStopping) return;
@@ -247,8 +249,7 @@ void HandleWorkerExited(Turn& turn, const v1::WorkerExited& exited) {
   turn.Record("worker_exited", std::move(fields));
   if (s.phase != Phase::kRunning) return;
   if (exited.signal() != 0 || exited.exit_code() != 0) {
-    EndGeneration(turn, true,
-                  absl::StrCat("rank ", exited.rank(), " ", DescribeExit(exited)),
+    EndGeneration(turn, true, absl::StrCat("rank ", exited.rank(), " ", DescribeExit(exited)),
                   v1::StopWorkers::ABORT);
   } else if (AllExitedWell(g)) {
     // Each keeper ends by itself when its workers are gone; nobody needs an order.
@@ -260,8 +261,8 @@ void HandleWorkerExited(Turn& turn, const v1::WorkerExited& exited) {
 void HandleGenerationStopped(Turn& turn, Node& node, const v1::GenerationStopped& stopped) {
   node.stopped = true;
   if (stopped.unkillable_pids_size() > 0) {
-    nlohmann::ordered_json pids(std::vector<int32_t>(stopped.unkillable_pids().begin(),
-                                                     stopped.unkillable_pids().end()));
+    nlohmann::ordered_json pids(
+        std::vector<int32_t>(stopped.unkillable_pids().begin(), stopped.unkillable_pids().end()));
     turn.Record("worker_unkillable", {{"node", node.name}, {"pids", pids}});
   }
   if (turn.state.phase == Phase::kRunning) {
@@ -290,7 +291,8 @@ void AfterStop(Turn& turn) {
   if (g.failed) return AfterFailure(turn);
   turn.Record("generation_ended", {{"reason", g.end_reason}, {"rank", -1}});
   if (s.stop.requested) {
-    return Finish(turn, {"stopped", s.stop.signal != 0 ? 128 + s.stop.signal : 0, "", s.stop.reason});
+    return Finish(turn,
+                  {"stopped", s.stop.signal != 0 ? 128 + s.stop.signal : 0, "", s.stop.reason});
   }
   Finish(turn, {"succeeded", 0, "", ""});
 }

@@ -8,20 +8,22 @@ namespace ddprun::coordinator {
 namespace {
 
 constexpr uint32_t kProtocolVersion = 1;
-constexpr int64_t kMarginNs = kSecondNs;  // DESIGN section 3: a silent node is replaced after lease + 1 s
-constexpr size_t kNodesMax = 16384;       // more than any job of ours; bounds memory against strangers
+constexpr int64_t kMarginNs =
+    kSecondNs;  // DESIGN section 3: a silent node is replaced after lease + 1 s
+constexpr size_t kNodesMax = 16384;  // more than any job of ours; bounds memory against strangers
 
 std::string RefusalOf(const State& state, const v1::Hello& hello) {
   if (hello.protocol_version() != kProtocolVersion) {
-    return absl::StrCat("protocol version ", hello.protocol_version(), " is not ",
-                        kProtocolVersion, ": install the same ddprun on every node");
+    return absl::StrCat("protocol version ", hello.protocol_version(), " is not ", kProtocolVersion,
+                        ": install the same ddprun on every node");
   }
   if (!hello.job_id().empty() && hello.job_id() != state.spec.job_id()) {
     return absl::StrCat("this coordinator runs job ", state.spec.job_id(), ", not ",
                         hello.job_id());
   }
   if (state.phase == Phase::kFinished) return "the job is over";
-  if (hello.node().empty() || hello.incarnation().empty()) return "node name or incarnation is empty";
+  if (hello.node().empty() || hello.incarnation().empty())
+    return "node name or incarnation is empty";
   if (state.nodes.size() >= kNodesMax) return absl::StrCat("more than ", kNodesMax, " nodes");
   auto found = state.nodes.find(hello.node());
   if (found != state.nodes.end() && found->second.incarnation != hello.incarnation()) {
@@ -89,7 +91,8 @@ void HandleHello(Turn& turn, const NodeMessage& event) {
   welcome.set_ack(node.link.last_received());
   turn.out.push_back(SendToNode{event.node, event.incarnation, std::move(welcome)});
   if (fresh) {
-    turn.Record("node_joined", {{"node", node.name}, {"slots", node.slots}, {"address", node.address}});
+    turn.Record("node_joined",
+                {{"node", node.name}, {"slots", node.slots}, {"address", node.address}});
     StopStale(turn, node, hello);
   } else {
     node.link.Receive(0, event.message.ack());
@@ -104,6 +107,7 @@ void HandleHeartbeat(Turn& turn, Node& node, const v1::Heartbeat& heartbeat) {
   node.clock_offset_ns = heartbeat.clock_offset_ns();
   v1::CoordinatorMessage answer;
   answer.mutable_heartbeat_answer()->set_sequence(heartbeat.sequence());
+  answer.mutable_heartbeat_answer()->set_heartbeat_sent_ns(heartbeat.sent_ns());
   answer.mutable_heartbeat_answer()->set_leader_token(turn.state.leader_token);
   answer.set_ack(node.link.last_received());
   turn.out.push_back(SendToNode{node.name, node.incarnation, answer});

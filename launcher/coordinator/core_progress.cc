@@ -100,7 +100,8 @@ void HandleWorkerFailed(Turn& turn, const v1::WorkerFailed& failed) {
   if (worker == nullptr || worker->failed) return;
   worker->failed = failed;
   if (turn.state.phase != Phase::kRunning) return;
-  // A report of its own error ends the generation at once; a lost peer shows itself by its end, which is on its way.
+  // A report of its own error ends the generation at once; a lost peer shows itself by its end,
+  // which is on its way.
   if (failed.kind() == v1::WorkerFailed::COMMUNICATION) return;
   EndGeneration(turn, true, absl::StrCat("rank ", failed.rank(), ": ", failed.message()),
                 v1::StopWorkers::ABORT);
@@ -132,7 +133,8 @@ void HandleProgress(Turn& turn, const v1::WorkerProgressed& progressed) {
   if (progressed.epochs() > 0) fields["epochs"] = progressed.epochs();
   if (progressed.total_steps() > 0) fields["total_steps"] = progressed.total_steps();
   fields["loss"] = progressed.loss();
-  if (progressed.samples_per_second() > 0) fields["samples_per_s"] = progressed.samples_per_second();
+  if (progressed.samples_per_second() > 0)
+    fields["samples_per_s"] = progressed.samples_per_second();
   turn.Record("training_progressed", std::move(fields));
 }
 
@@ -159,7 +161,8 @@ void HandlePublish(Turn& turn, Node& node, const v1::Publish& publish) {
   for (uint32_t rank : waiting->second) {
     auto peer = turn.state.nodes.find(g.workers[rank].node);
     if (peer == turn.state.nodes.end()) continue;
-    turn.Send(peer->second, ValueMessage(g.number, rank, publish.group(), publish.name(), publish.value()));
+    turn.Send(peer->second,
+              ValueMessage(g.number, rank, publish.group(), publish.name(), publish.value()));
   }
   g.awaits.erase(waiting);
 }
@@ -170,7 +173,8 @@ void HandleAwait(Turn& turn, Node& node, const v1::Await& await) {
   const std::pair<std::string, std::string> key{await.group(), await.name()};
   auto value = g.values.find(key);
   if (value != g.values.end()) {
-    turn.Send(node, ValueMessage(g.number, await.rank(), await.group(), await.name(), value->second));
+    turn.Send(node,
+              ValueMessage(g.number, await.rank(), await.group(), await.name(), value->second));
   } else if (g.awaits.size() < kExchangeKeysMax) {
     g.awaits[key].insert(await.rank());
   }

@@ -13,7 +13,8 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-// A tensor that is a part of a larger one says so in the file's metadata: "<name>.global_shape" = "4,8" and "<name>.offset" = "2,0".
+// A tensor that is a part of a larger one says so in the file's metadata: "<name>.global_shape" =
+// "4,8" and "<name>.offset" = "2,0".
 std::vector<int64_t> MetadataList(const SafetensorsHeader& header, const std::string& key,
                                   std::vector<int64_t> fallback) {
   auto found = header.metadata.find(key);
@@ -36,14 +37,14 @@ absl::Status AddTensors(FileSystem& files, const std::string& path, const std::s
     return absl::DataLossError(absl::StrCat(path, ": ", header.status().message()));
   }
   for (const TensorInfo& tensor : header->tensors) {
-    tensors.push_back(Json{
-        {"name", tensor.name},
-        {"file", name},
-        {"dtype", tensor.dtype},
-        {"global_shape", MetadataList(*header, tensor.name + ".global_shape", tensor.shape)},
-        {"offset", MetadataList(*header, tensor.name + ".offset",
-                                std::vector<int64_t>(tensor.shape.size(), 0))},
-        {"extent", tensor.shape}});
+    tensors.push_back(
+        Json{{"name", tensor.name},
+             {"file", name},
+             {"dtype", tensor.dtype},
+             {"global_shape", MetadataList(*header, tensor.name + ".global_shape", tensor.shape)},
+             {"offset", MetadataList(*header, tensor.name + ".offset",
+                                     std::vector<int64_t>(tensor.shape.size(), 0))},
+             {"extent", tensor.shape}});
   }
   return absl::OkStatus();
 }
@@ -60,8 +61,8 @@ absl::StatusOr<std::string> MakeManifest(FileSystem& files, const std::string& f
     absl::StatusOr<uint64_t> bytes = files.FileBytes(path);
     if (!bytes.ok()) return bytes.status();
     if (*bytes != file.bytes()) {
-      return absl::DataLossError(absl::StrCat(path, " holds ", *bytes, " bytes; its writer reported ",
-                                              file.bytes()));
+      return absl::DataLossError(
+          absl::StrCat(path, " holds ", *bytes, " bytes; its writer reported ", file.bytes()));
     }
     list.push_back(
         Json{{"name", file.name()}, {"bytes", file.bytes()}, {"xxh3_128", file.xxh3_128()}});

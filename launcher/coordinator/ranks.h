@@ -1,7 +1,8 @@
 // Which nodes take part in the next generation, and which ranks each holds. Pure.
 //
-// Rules: a node keeps its place where it can; wishes (--node-rank) come first; new nodes follow in the order in which they
-// joined; ranks of a node are consecutive; nodes beyond `nodes_max` stay spares.
+// Rules: a node keeps its place where it can; wishes (--node-rank) come first; new nodes follow in
+// the order in which they joined; ranks of a node are consecutive; nodes beyond `nodes_max` stay
+// spares.
 #pragma once
 
 #include <map>

@@ -11,7 +11,8 @@ constexpr int32_t kExitNodeLost = 4;
 constexpr int32_t kExitNoProgress = 93;
 constexpr int32_t kExitCannotStart = 127;
 
-// The first restart comes at once, the second in a row after the base, then doubling up to the maximum.
+// The first restart comes at once, the second in a row after the base, then doubling up to the
+// maximum.
 int64_t BackoffNs(const v1::RestartPolicy& policy, uint32_t failures_in_a_row) {
   if (failures_in_a_row <= 1) return 0;
   double seconds = policy.backoff_base_seconds();
@@ -70,8 +71,8 @@ Decision DecideAfterFailure(const v1::RestartPolicy& policy, const History& hist
   Decision decision;
   decision.restart = true;
   decision.delay_ns = BackoffNs(policy, history.failures_in_a_row);
-  decision.text = absl::StrCat("restart ", history.restarts_charged + 1, " of ",
-                               policy.max_restarts());
+  decision.text =
+      absl::StrCat("restart ", history.restarts_charged + 1, " of ", policy.max_restarts());
   return decision;
 }
 

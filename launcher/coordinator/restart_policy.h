@@ -1,6 +1,7 @@
 // The one place that decides whether a failed generation is followed by another.
 //
-// Pure functions of (policy, history, failure). Called by the coordinator's core when nothing of the failed generation is left.
+// Pure functions of (policy, history, failure). Called by the coordinator's core when nothing of
+// the failed generation is left.
 #pragma once
 
 #include <cstdint>
@@ -12,12 +13,12 @@
 namespace ddprun::coordinator {
 
 enum class DecisionReason {
-  kRestart,           // within the budget
-  kConfigError,       // the worker says that a restart cannot help
-  kStartFailed,       // a program could not be executed
-  kCrashLoop,         // start_failures_limit failures in a row before the start
-  kNoProgress,        // no_progress_limit restarts without a newer checkpoint
-  kBudgetUsed,        // max_restarts used up
+  kRestart,      // within the budget
+  kConfigError,  // the worker says that a restart cannot help
+  kStartFailed,  // a program could not be executed
+  kCrashLoop,    // start_failures_limit failures in a row before the start
+  kNoProgress,   // no_progress_limit restarts without a newer checkpoint
+  kBudgetUsed,   // max_restarts used up
 };
 
 struct Decision {
@@ -29,9 +30,10 @@ struct Decision {
   std::string failure_kind;  // for result.json, when not restarting
 };
 
-// `history` already counts this failure in failures_in_a_row, start_failures_in_a_row; restarts_charged and
-// restarts_without_commit count the restarts made so far.
-Decision DecideAfterFailure(const v1::RestartPolicy& policy, const History& history, const FailureRecord& failure);
+// `history` already counts this failure in failures_in_a_row, start_failures_in_a_row;
+// restarts_charged and restarts_without_commit count the restarts made so far.
+Decision DecideAfterFailure(const v1::RestartPolicy& policy, const History& history,
+                            const FailureRecord& failure);
 
 // Exit code that stands for this failure: the worker's own, 128 + signal, or 4 for a lost node.
 int32_t ExitCodeOf(const FailureRecord& failure);

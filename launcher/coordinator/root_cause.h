@@ -1,9 +1,10 @@
 // Which rank's failure ended a generation, and which ranks only died of it.
 //
-// Rule (DESIGN section 3): the earliest evidence wins, where evidence is a worker's own report of an error that is not a
-// communication error, or its end (exit code other than 0, or a signal) unless it reported a communication
-// error or was ended by our own stop. Times are the nodes' clocks corrected by their offsets. Only when no such evidence exists is the
-// earliest communication error named, and the text says that the cause is not known. Pure.
+// Rule (DESIGN section 3): the earliest evidence wins, where evidence is a worker's own report of
+// an error that is not a communication error, or its end (exit code other than 0, or a signal)
+// unless it reported a communication error or was ended by our own stop. Times are the nodes'
+// clocks corrected by their offsets. Only when no such evidence exists is the earliest
+// communication error named, and the text says that the cause is not known. Pure.
 #pragma once
 
 #include <cstdint>

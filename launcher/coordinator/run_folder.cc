@@ -28,7 +28,8 @@ absl::StatusOr<int> TakeLock(const std::string& path) {
   close(fd);
   if (error != EWOULDBLOCK) return absl::ErrnoToStatus(error, absl::StrCat("cannot lock ", lock));
   return absl::FailedPreconditionError(
-      absl::StrCat("run folder ", path, " is in use by a running ddprun: choose another --run-dir, "
+      absl::StrCat("run folder ", path,
+                   " is in use by a running ddprun: choose another --run-dir, "
                    "or stop that job first"));
 }
 

@@ -1,14 +1,15 @@
-// The run folder of one job on disk (DESIGN 4.2): job.json, events.jsonl, result.json, and the lock that keeps a second launcher out.
+// The run folder of one job on disk (DESIGN 4.2): job.json, events.jsonl, result.json, and the lock
+// that keeps a second launcher out.
 //
-// Threads: one thread at a time. events.jsonl gets one write(2) per line, so a crash leaves whole lines except perhaps the last;
-// a torn last line is ended with a line feed when the folder is opened again.
+// Threads: one thread at a time. events.jsonl gets one write(2) per line, so a crash leaves whole
+// lines except perhaps the last; a torn last line is ended with a line feed when the folder is
+// opened again.
 #pragma once
 
 #include <cstdint>
 #include <memory>
-#include <string>
-
 #include <nlohmann/json.hpp>
+#include <string>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -18,7 +19,8 @@ namespace ddprun::coordinator {
 
 class RunFolder {
  public:
-  // Makes the folder (or opens the one of the same job, to resume) and takes its lock. FAILED_PRECONDITION: in use by a live ddprun.
+  // Makes the folder (or opens the one of the same job, to resume) and takes its lock.
+  // FAILED_PRECONDITION: in use by a live ddprun.
   static absl::StatusOr<std::unique_ptr<RunFolder>> Open(const std::string& path);
   ~RunFolder();
   RunFolder(const RunFolder&) = delete;
@@ -28,7 +30,8 @@ class RunFolder {
   // What earlier runs left in events.jsonl and result.json.
   Past ReadPast() const;
   absl::Status WriteJob(const nlohmann::ordered_json& job);
-  // Adds `t` (seconds since the epoch) in front and appends the line. Returns the line without its line feed. A full disk is reported once.
+  // Adds `t` (seconds since the epoch) in front and appends the line. Returns the line without its
+  // line feed. A full disk is reported once.
   std::string AppendEvent(const nlohmann::ordered_json& event, double t, absl::Status* status);
   absl::Status WriteResult(const nlohmann::ordered_json& result);
   // Points <parent>/latest to this folder.

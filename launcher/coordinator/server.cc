@@ -133,7 +133,8 @@ class CoordinatorServer::Impl {
     absl::StatusOr<std::unique_ptr<RunFolder>> folder = RunFolder::Open(spec.run_dir());
     if (!folder.ok()) return folder.status();
     folder_ = std::move(*folder);
-    absl::Status status = folder_->WriteJob(JobJson(spec, options_.version, options_.job_facts_json));
+    absl::Status status =
+        folder_->WriteJob(JobJson(spec, options_.version, options_.job_facts_json));
     if (!status.ok()) return status;
     if (options_.point_latest) folder_->PointLatestHere();
     checkpoints_ = std::make_unique<CheckpointStore>(PosixFileSystem(), spec.run_dir(),
@@ -160,7 +161,12 @@ class CoordinatorServer::Impl {
     }
   }
 
-  void Do(SendToNode& e) { streams_.Send(e.node, e.incarnation, std::move(e.message)); }
+  void Do(SendToNode& e) {
+    if (e.message.has_heartbeat_answer()) {
+      e.message.mutable_heartbeat_answer()->set_sent_ns(static_cast<int64_t>(RealSeconds() * 1e9));
+    }
+    streams_.Send(e.node, e.incarnation, std::move(e.message));
+  }
   void Do(CloseNode& e) { streams_.Close(e.node, e.incarnation); }
   void Do(RecordEvent& e) {
     absl::Status status;
@@ -260,7 +266,11 @@ absl::StatusOr<std::unique_ptr<CoordinatorServer>> CoordinatorServer::Start(Serv
 std::shared_ptr<grpc::Channel> CoordinatorServer::InProcessChannel() {
   return impl_->InProcessChannel();
 }
-int CoordinatorServer::port() const { return impl_->port(); }
-Outcome CoordinatorServer::WaitForEnd() { return impl_->WaitForEnd(); }
+int CoordinatorServer::port() const {
+  return impl_->port();
+}
+Outcome CoordinatorServer::WaitForEnd() {
+  return impl_->WaitForEnd();
+}
 
 }  // namespace ddprun::coordinator

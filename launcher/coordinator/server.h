@@ -1,15 +1,16 @@
-// CoordinatorServer: the shell around the coordinator's core. One loop thread owns the state, feeds events and performs effects
-// in order; one I/O thread commits and verifies checkpoints; gRPC callbacks only translate and post.
+// CoordinatorServer: the shell around the coordinator's core. One loop thread owns the state, feeds
+// events and performs effects in order; one I/O thread commits and verifies checkpoints; gRPC
+// callbacks only translate and post.
 //
-// One job per server. Life: Start → (Submit) → agents attach → … → the job ends → WaitForEnd returns → destructor.
-// Threads: all public methods from any thread, except the destructor.
+// One job per server. Life: Start → (Submit) → agents attach → … → the job ends → WaitForEnd
+// returns → destructor. Threads: all public methods from any thread, except the destructor.
 #pragma once
+
+#include <grpcpp/grpcpp.h>
 
 #include <functional>
 #include <memory>
 #include <string>
-
-#include <grpcpp/grpcpp.h>
 
 #include "absl/status/statusor.h"
 #include "ddprun/v1/job.pb.h"
@@ -18,7 +19,8 @@
 namespace ddprun::coordinator {
 
 struct ServerOptions {
-  // "" serves only this process (in-process channel); otherwise host:port, port 0 lets the system choose.
+  // "" serves only this process (in-process channel); otherwise host:port, port 0 lets the system
+  // choose.
   std::string listen_address;
   std::string version;
   // Resolved facts of this run for job.json (JSON text of an object), merged with the spec.

@@ -26,7 +26,8 @@ class Watcher final : public grpc::ServerWriteReactor<v1::EventRecord> {
   }
 
  private:
-  // Outlives the watcher, for callbacks of the feed that come late. Recursive, because the feed may call back at once.
+  // Outlives the watcher, for callbacks of the feed that come late. Recursive, because the feed may
+  // call back at once.
   struct Alive {
     explicit Alive(Watcher* w) : watcher(w) {}
     std::recursive_mutex mutex;

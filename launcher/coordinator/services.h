@@ -1,7 +1,10 @@
 // gRPC's side of the coordinator: streams that translate and post, and nothing else.
 //
-// AgentStreams keeps the open streams by (node, incarnation); Send queues on a stream and never blocks. Thread-safe.
+// AgentStreams keeps the open streams by (node, incarnation); Send queues on a stream and never
+// blocks. Thread-safe.
 #pragma once
+
+#include <grpcpp/grpcpp.h>
 
 #include <deque>
 #include <functional>
@@ -11,8 +14,6 @@
 #include <string>
 #include <utility>
 #include <vector>
-
-#include <grpcpp/grpcpp.h>
 
 #include "ddprun/v1/agent.grpc.pb.h"
 #include "ddprun/v1/coordinator.grpc.pb.h"
@@ -27,7 +28,8 @@ class AgentStreams {
   void Add(const std::string& node, const std::string& incarnation, AgentStream* stream);
   // Removes this very stream; false when a newer one of the same agent has replaced it.
   bool Remove(const std::string& node, const std::string& incarnation, AgentStream* stream);
-  void Send(const std::string& node, const std::string& incarnation, v1::CoordinatorMessage message);
+  void Send(const std::string& node, const std::string& incarnation,
+            v1::CoordinatorMessage message);
   // Ends the stream after what is queued. The agent reads an end of stream.
   void Close(const std::string& node, const std::string& incarnation);
   void CloseAll();
@@ -55,7 +57,8 @@ class EventFeed {
   static constexpr size_t kEventsKept = 100000;  // older ones are in events.jsonl only
   void Append(std::string json);
   void End();  // no more events; watchers end
-  // Calls `reader` (from any thread, perhaps at once) when an event with this index or the end is there.
+  // Calls `reader` (from any thread, perhaps at once) when an event with this index or the end is
+  // there.
   void WhenReady(uint64_t index, std::function<void()> reader);
   // False when it is not there yet. *ended: the feed is over and holds no such event.
   bool Get(uint64_t index, v1::EventRecord* record, bool* ended);

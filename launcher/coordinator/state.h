@@ -7,7 +7,8 @@
 //   kStopping   the generation is over; we wait until nothing of it is left on any live node
 //   kBackingOff a restart is due at `deadline_ns`
 //   kFinished   terminal
-// Invariants: `generation` only grows; exactly one generation has live workers; a node in `nodes` is alive (attached or within its lease).
+// Invariants: `generation` only grows; exactly one generation has live workers; a node in `nodes`
+// is alive (attached or within its lease).
 #pragma once
 
 #include <cstdint>
@@ -37,8 +38,8 @@ struct Node {
   uint64_t join_order = 0;
   bool attached = false;
   int64_t last_heard_ns = 0;
-  int64_t clock_offset_ns = 0;       // coordinator minus node
-  bool stopped = true;               // nothing of the current generation is left here
+  int64_t clock_offset_ns = 0;  // coordinator minus node
+  bool stopped = true;          // nothing of the current generation is left here
   ReliableLink<v1::CoordinatorMessage> link;
 };
 
@@ -74,20 +75,20 @@ struct EdgeAgreement {
 };
 
 struct Generation {
-  uint64_t number = 0;               // 0: none yet
+  uint64_t number = 0;  // 0: none yet
   std::vector<Placement> placements;
-  std::vector<Worker> workers;       // by rank
+  std::vector<Worker> workers;  // by rank
   uint64_t resume_step = 0;
   int64_t started_ns = 0;
-  uint64_t step = 0;                 // newest completed step seen
-  uint64_t first_step = 0;           // first completed step; 0 while none
+  uint64_t step = 0;        // newest completed step seen
+  uint64_t first_step = 0;  // first completed step; 0 while none
   int64_t first_step_ns = 0;
   int64_t last_step_ns = 0;
-  std::string end_reason;            // "" while it runs well
-  bool failed = false;               // it ended by failure
+  std::string end_reason;  // "" while it runs well
+  bool failed = false;     // it ended by failure
   bool node_lost = false;
   std::string lost_node;
-  v1::StopWorkers stop_order;        // the last one sent; repeated to nodes that attach again
+  v1::StopWorkers stop_order;  // the last one sent; repeated to nodes that attach again
   std::optional<PendingCheckpoint> checkpoint;
   std::optional<EdgeAgreement> agreement;
   // Exchange: published values, and who waits for which.
@@ -98,7 +99,7 @@ struct Generation {
 // What a failed generation was about; becomes `failures` and `first_failure` of result.json.
 struct FailureRecord {
   uint64_t generation = 0;
-  int64_t rank = -1;                 // -1: no rank is to blame
+  int64_t rank = -1;  // -1: no rank is to blame
   std::string node;
   int32_t pid = 0;
   int32_t exit_code = 0;
@@ -106,17 +107,17 @@ struct FailureRecord {
   double t = 0;
   std::string reason;
   std::vector<std::string> log_tail;
-  bool before_start = false;         // the generation had not got going
-  bool config = false;               // the worker says that a restart cannot help
-  bool start_failed = false;         // a program could not be executed
+  bool before_start = false;  // the generation had not got going
+  bool config = false;        // the worker says that a restart cannot help
+  bool start_failed = false;  // a program could not be executed
   bool node_lost = false;
 };
 
 // What the restart policy needs to know of the past (restart_policy.h).
 struct History {
-  uint32_t restarts_charged = 0;     // against the budget of this run of ddprun
+  uint32_t restarts_charged = 0;  // against the budget of this run of ddprun
   uint32_t restarts_free = 0;
-  uint32_t failures_in_a_row = 0;    // without training progress between them
+  uint32_t failures_in_a_row = 0;  // without training progress between them
   uint32_t start_failures_in_a_row = 0;
   uint32_t restarts_without_commit = 0;
   bool any_commit = false;
@@ -127,7 +128,7 @@ struct StopRequest {
   int32_t signal = 0;
   bool kill = false;
   std::string reason;
-  std::string failure_kind;          // for stops that count as failures
+  std::string failure_kind;  // for stops that count as failures
   int32_t exit_code = 0;
 };
 
@@ -137,21 +138,21 @@ struct State {
   Phase phase = Phase::kWaiting;
   int64_t now_ns = 0;
   int64_t started_ns = 0;
-  int64_t deadline_ns = 0;           // of the phase; 0: none
-  int64_t stop_deadline_ns = 0;      // a stop's checkpoint must be there by then; 0: none
+  int64_t deadline_ns = 0;       // of the phase; 0: none
+  int64_t stop_deadline_ns = 0;  // a stop's checkpoint must be there by then; 0: none
   std::map<std::string, Node> nodes;
   uint64_t joins = 0;
-  bool ever_complete = false;        // enough nodes have been here once
-  int64_t last_call_ns = 0;          // with MIN of MIN:MAX nodes here, latecomers are awaited until then
+  bool ever_complete = false;  // enough nodes have been here once
+  int64_t last_call_ns = 0;    // with MIN of MIN:MAX nodes here, latecomers are awaited until then
   Generation generation;
   std::vector<Placement> last_placements;  // for stable ranks
   uint64_t next_edge_id = 1;
   bool checkpoint_wanted = false;
   StopRequest stop;
   History history;
-  uint64_t restarts_before = 0;      // in earlier runs of this run folder
+  uint64_t restarts_before = 0;  // in earlier runs of this run folder
   uint64_t committed_step = 0;
-  uint64_t best_step = 0;            // highest step completed in any generation
+  uint64_t best_step = 0;  // highest step completed in any generation
   // Of the last generation that trained, to account for what its end has cost.
   uint64_t trained_to_step = 0;
   int64_t trained_until_ns = 0;
@@ -163,7 +164,7 @@ struct State {
 
 // The job's end, for result.json and the exit code.
 struct Outcome {
-  std::string status;                // succeeded | failed | stopped
+  std::string status;  // succeeded | failed | stopped
   int32_t exit_code = 0;
   std::string failure_kind;
   std::string reason;

@@ -1,4 +1,5 @@
-// What one Step works with, and the transitions that its parts share. Internal to the coordinator's core.
+// What one Step works with, and the transitions that its parts share. Internal to the coordinator's
+// core.
 #pragma once
 
 #include <string>

@@ -21,8 +21,8 @@ class MemoryStore final : public Store {
     std::lock_guard lock(mutex_);
     StoredValue& stored = values_[key];
     if (stored.revision != expected) {
-      return absl::AbortedError(absl::StrCat("key ", key, " is at revision ", stored.revision,
-                                             ", not ", expected));
+      return absl::AbortedError(
+          absl::StrCat("key ", key, " is at revision ", stored.revision, ", not ", expected));
     }
     stored = {value, ++revision_};
     return stored.revision;
@@ -36,6 +36,8 @@ class MemoryStore final : public Store {
 
 }  // namespace
 
-std::unique_ptr<Store> MakeMemoryStore() { return std::make_unique<MemoryStore>(); }
+std::unique_ptr<Store> MakeMemoryStore() {
+  return std::make_unique<MemoryStore>();
+}
 
 }  // namespace ddprun

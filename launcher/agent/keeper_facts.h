@@ -1,0 +1,38 @@
+// Translation between the keeper's packets and the coordinator's messages. Pure but for reading a
+// log file's tail.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "common/packet.h"
+#include "ddprun/v1/agent.pb.h"
+
+namespace ddprun::agent {
+
+// What the translation must remember about the workers of one generation.
+struct WorkerNotes {
+  uint64_t generation = 0;
+  uint32_t first_rank = 0;
+  std::map<uint32_t, std::string> log_paths;  // by rank
+  std::map<uint32_t, int64_t> started_ns;     // CLOCK_REALTIME
+  std::set<uint32_t> finished;                // said Finished
+  int64_t stop_ordered_ns = 0;                // when our order to stop went out; 0: none
+};
+
+// The message for the coordinator, if the packet is one that it needs. Progress of ranks other than
+// the node's first stays here.
+std::optional<v1::AgentMessage> FactOf(const Packet& packet, WorkerNotes& notes);
+
+// The worker packet for a coordinator's message; *rank receives the addressee, or -1 for all of the
+// node.
+std::optional<std::string> WorkerPacketOf(const v1::CoordinatorMessage& message, int64_t* rank);
+
+// The last lines of a log: at most 30, of at most 400 bytes each.
+std::vector<std::string> LogTail(const std::string& path);
+
+}  // namespace ddprun::agent

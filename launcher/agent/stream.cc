@@ -1,0 +1,35 @@
+#include "launcher/agent/stream.h"
+
+#include "absl/strings/str_cat.h"
+
+namespace ddprun::agent {
+
+CoordinatorStream::CoordinatorStream(std::shared_ptr<grpc::Channel> channel,
+                                     std::function<void(v1::CoordinatorMessage)> on_message,
+                                     std::function<void(std::string reason)> on_end)
+    : stub_(v1::AgentService::NewStub(channel)), stream_(stub_->Attach(&context_)) {
+  writer_ = std::thread([this] {
+    while (std::optional<v1::AgentMessage> message = outgoing_.Take(std::nullopt)) {
+      if (!stream_->Write(*message)) return;
+    }
+    stream_->WritesDone();
+  });
+  reader_ = std::thread([this, on_message = std::move(on_message), on_end = std::move(on_end)] {
+    v1::CoordinatorMessage message;
+    while (stream_->Read(&message)) on_message(std::move(message));
+    outgoing_.Close();
+    writer_.join();
+    const grpc::Status status = stream_->Finish();
+    on_end(status.ok()
+               ? "the coordinator ended the connection"
+               : absl::StrCat("the connection to the coordinator broke: ", status.error_message()));
+  });
+}
+
+CoordinatorStream::~CoordinatorStream() {
+  outgoing_.Close();
+  context_.TryCancel();
+  reader_.join();
+}
+
+}  // namespace ddprun::agent

@@ -1,0 +1,41 @@
+// CoordinatorStream: one attachment of an agent to its coordinator, on two threads of its own (one
+// reads, one writes).
+//
+// Send never blocks. The callbacks come from the reading thread: on_message for each message, then
+// on_end once.
+#pragma once
+
+#include <grpcpp/grpcpp.h>
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <thread>
+
+#include "common/mailbox.h"
+#include "ddprun/v1/agent.grpc.pb.h"
+
+namespace ddprun::agent {
+
+class CoordinatorStream {
+ public:
+  CoordinatorStream(std::shared_ptr<grpc::Channel> channel,
+                    std::function<void(v1::CoordinatorMessage)> on_message,
+                    std::function<void(std::string reason)> on_end);
+  // Cuts the stream off and joins its threads.
+  ~CoordinatorStream();
+
+  void Send(v1::AgentMessage message) { outgoing_.Post(std::move(message)); }
+  // Writes what is queued, then tells the coordinator that nothing more comes.
+  void FinishWriting() { outgoing_.Close(); }
+
+ private:
+  std::unique_ptr<v1::AgentService::Stub> stub_;
+  grpc::ClientContext context_;
+  std::unique_ptr<grpc::ClientReaderWriter<v1::AgentMessage, v1::CoordinatorMessage>> stream_;
+  Mailbox<v1::AgentMessage> outgoing_;
+  std::thread reader_;
+  std::thread writer_;
+};
+
+}  // namespace ddprun::agent

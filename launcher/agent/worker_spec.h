@@ -1,0 +1,30 @@
+// The keeper's spec of one generation on this node: programs, environments, log paths
+// (proto/keeper_protocol.md, DESIGN 4.4). Pure.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+
+#include "ddprun/v1/agent.pb.h"
+
+namespace ddprun::agent {
+
+// PADDLE_TRAINER_ENDPOINTS is left out above so many ranks: one variable holds 128 KiB at most.
+inline constexpr uint32_t kPaddleRanksMax = 4096;
+
+struct NodeFacts {
+  std::string node;
+  std::string worker_path;   // ddp-worker
+  uint32_t master_port = 0;  // reserved on the node of rank 0
+};
+
+// The complete environment of one worker.
+std::map<std::string, std::string> WorkerEnvironment(const v1::StartWorkers& order,
+                                                     const NodeFacts& node, uint32_t local_rank);
+std::string LogPath(const v1::StartWorkers& order, uint32_t rank);
+bool ShownOnConsole(const v1::JobSpec& spec, uint32_t rank);
+std::string MakeKeeperSpec(const v1::StartWorkers& order, const NodeFacts& node,
+                           int64_t lease_milliseconds);
+
+}  // namespace ddprun::agent
