@@ -1,8 +1,11 @@
-// Console: the one writer of the terminal. Worker output goes to standard output with a prefix, ddprun's own lines and the
-// updating status line go to standard error; on a terminal the status line is taken away before a line is printed and put back after.
+// Console: the one writer of the terminal. Worker output goes to standard output with a prefix,
+// ddprun's own lines and the updating status line go to standard error; on a terminal the status
+// line is taken away before a line is printed and put back after.
 //
-// Threads: every method from any thread; none of them blocks on a slow reader. Output waits in a bounded queue (kQueueBytesMax) that one
-// thread of its own writes; what does not fit is dropped and counted, and a line says so. Log files are complete all the same.
+// Threads: every method from any thread; none of them blocks on a slow reader. Output waits in a
+// bounded queue (kQueueBytesMax) that one thread of its own writes; what does not fit is dropped
+// and counted, and a line says so. Log files are complete all the same. A reader that is slow on
+// one of the two does not hold up the other, unless both are the same file.
 #pragma once
 
 #include <cstddef>
@@ -18,12 +21,15 @@ class Console {
   // A line without an end is shown in pieces of this size.
   static constexpr size_t kLineBytesMax = 16384;
 
-  Console();   // file descriptors 1 and 2
+  Console();  // file descriptors 1 and 2
+  // Others, which stay open until the console is gone. Neither is made non-blocking.
+  Console(int output_fd, int error_fd);
   ~Console();  // writes what waits, for at most 1 s
   Console(const Console&) = delete;
   Console& operator=(const Console&) = delete;
 
-  // Bytes from a worker; complete lines (ended by \n or \r) are shown as "[prefix] line". The rest waits for its end, or for EndOf.
+  // Bytes from a worker; complete lines (ended by \n or \r) are shown as "[prefix] line". The rest
+  // waits for its end, or for EndOf. `dropped_before`: bytes left out by others before these.
   void WorkerOutput(const std::string& prefix, std::string_view bytes, size_t dropped_before);
   void EndOf(const std::string& prefix);
   // One line of ddprun's own, on standard error.
