@@ -53,7 +53,7 @@ void Keeper::StartAll() {
 }
 
 void Keeper::Handle(std::span<const Ready> ready) {
-  const int64_t wake_up_ns = RealNs();  // of the deaths noticed now; before any work
+  const int64_t wake_up_ns = RealNs();  // when all of this was noticed; taken before any work
   std::vector<size_t> exits;
   bool signals = false;
   bool agent = false;
@@ -73,7 +73,7 @@ void Keeper::Handle(std::span<const Ready> ready) {
   for (Source source : {Source::kStartPipe, Source::kSocket, Source::kLog}) {
     for (const Ready& entry : ready) {
       if (entry.source != source) continue;
-      if (source == Source::kStartPipe) workers_[entry.worker].ReadStartPipe(&agent_);
+      if (source == Source::kStartPipe) workers_[entry.worker].ReadStartPipe(&agent_, wake_up_ns);
       if (source == Source::kSocket) ReadPackets(entry.worker, kPacketsPerWakeUp);
       if (source == Source::kLog) PumpLog(entry.worker);
     }
@@ -85,7 +85,7 @@ void Keeper::Handle(std::span<const Ready> ready) {
 
 void Keeper::HandleExits(const std::vector<size_t>& exits, int64_t first_ns) {
   for (size_t i : exits) {
-    workers_[i].ReadStartPipe(&agent_);
+    workers_[i].ReadStartPipe(&agent_, first_ns);
     ReadPackets(i, kPacketsAtExitMax);
   }
   for (size_t i : exits) workers_[i].DrainLog(&agent_);

@@ -11,7 +11,6 @@
 
 #include "common/packet.h"
 #include "common/wire.h"
-#include "launcher/keeper/clock.h"
 #include "launcher/keeper/worker_packet.h"
 
 namespace ddprun::keeper {
@@ -77,7 +76,7 @@ bool Worker::Start(const StartContext& context, AgentLink* agent) {
   return alive_;
 }
 
-void Worker::ReadStartPipe(AgentLink* agent) {
+void Worker::ReadStartPipe(AgentLink* agent, int64_t time_ns) {
   if (!process_.start_pipe.valid()) return;
   StartFailure failure;
   const ssize_t size = read(process_.start_pipe.get(), &failure, sizeof failure);
@@ -90,7 +89,7 @@ void Worker::ReadStartPipe(AgentLink* agent) {
   agent->Send(PacketWriter("Started")
                   .Integer("RANK", rank())
                   .Integer("PID", pid())
-                  .Integer("TIME_NS", RealNs())
+                  .Integer("TIME_NS", time_ns)
                   .Finish());
 }
 

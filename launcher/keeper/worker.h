@@ -27,8 +27,8 @@ class Worker {
 
   // False: it could not be started, the agent has been told, and it counts as ended.
   bool Start(const StartContext& context, AgentLink* agent);
-  // Tells Started or StartFailed once it is known.
-  void ReadStartPipe(AgentLink* agent);
+  // Tells Started or StartFailed once it is known; time_ns: when it was noticed.
+  void ReadStartPipe(AgentLink* agent, int64_t time_ns);
   // Passes on at most `packets_max` packets. True: one of them was its Hello.
   bool ReadPackets(AgentLink* agent, int packets_max);
   // Copies at most `bytes_max` of output to log and console.
