@@ -9,12 +9,12 @@
 static double weights[2];  // slope and offset: the whole state
 
 // Where rank r keeps its state inside a checkpoint.
-static const char* file_name(const ddprun* d, char* name, size_t size) {
+static const char* file_name(const ddprun_handle* d, char* name, size_t size) {
   snprintf(name, size, "line-%d.bin", ddprun_rank(d));
   return name;
 }
 
-static int load(const ddprun* d) {
+static int load(const ddprun_handle* d) {
   char path[4200], name[32];
   snprintf(path, sizeof path, "%s/%s", ddprun_resume_from(d), file_name(d, name, sizeof name));
   FILE* file = fopen(path, "rb");
@@ -30,7 +30,7 @@ static double train_step(int64_t step) {  // one sample x in -1 … 1; returns t
   return error * error;
 }
 
-static void save(ddprun* d, int64_t step) {
+static void save(ddprun_handle* d, int64_t step) {
   char name[32];
   ddprun_checkpoint_begin(d, step);
   ddprun_checkpoint_write(d, step, file_name(d, name, sizeof name), weights, sizeof weights);
@@ -40,7 +40,7 @@ static void save(ddprun* d, int64_t step) {
 int main(int argc, char** argv) {
   int64_t total = argc > 1 ? atoll(argv[1]) : 500;
   useconds_t pause = argc > 2 ? (useconds_t)atoi(argv[2]) : 0;
-  ddprun* d;
+  ddprun_handle* d;
   if (ddprun_init(&d) != 0 || (ddprun_resume_from(d) && !load(d))) {
     fprintf(stderr, "c_trainer cannot start: %s\n", d ? "bad checkpoint" : ddprun_error(d));
     return 1;

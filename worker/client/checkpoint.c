@@ -10,7 +10,8 @@
 
 #include "worker/client/internal.h"
 
-static int send_step(ddprun* d, const char* type, int64_t step, const char* reason, int patient) {
+static int send_step(ddprun_handle* d, const char* type, int64_t step, const char* reason,
+                     int patient) {
   char buffer[4 * kDdprunReasonBytes];
   char text[kDdprunReasonBytes];
   struct ddprun_packet packet;
@@ -23,7 +24,7 @@ static int send_step(ddprun* d, const char* type, int64_t step, const char* reas
   return ddprun_send(d, &packet, patient);
 }
 
-int ddprun_send_checkpoint_failed(ddprun* d, int64_t step, const char* reason, int patient) {
+int ddprun_send_checkpoint_failed(ddprun_handle* d, int64_t step, const char* reason, int patient) {
   return send_step(d, "CheckpointFailed", step, reason, patient);
 }
 
@@ -68,7 +69,7 @@ static int check_writing(const struct ddprun_checkpoint* c, int64_t step) {
                           step);
 }
 
-void ddprun_checkpoint_committed(ddprun* d, int64_t step) {
+void ddprun_checkpoint_committed(ddprun_handle* d, int64_t step) {
   struct ddprun_checkpoint* const c = &d->checkpoint;
   pthread_mutex_lock(&c->mutex);
   // Nothing can be committed that this rank has not reported.
@@ -76,14 +77,14 @@ void ddprun_checkpoint_committed(ddprun* d, int64_t step) {
   pthread_mutex_unlock(&c->mutex);
 }
 
-void ddprun_checkpoint_dropped(ddprun* d, int64_t step, const char* reason) {
+void ddprun_checkpoint_dropped(ddprun_handle* d, int64_t step, const char* reason) {
   pthread_mutex_lock(&d->checkpoint.mutex);
   settle(&d->checkpoint, step, 1, reason);
   pthread_mutex_unlock(&d->checkpoint.mutex);
 }
 
 // Waits for the checkpoint before, and takes the place. "" in dir until the folder is made.
-static int reserve(ddprun* d, int64_t step) {
+static int reserve(ddprun_handle* d, int64_t step) {
   struct ddprun_checkpoint* const c = &d->checkpoint;
   const struct timespec deadline = ddprun_deadline(kDdprunPreviousSeconds);
   int error = 0;
@@ -116,7 +117,7 @@ static int reserve(ddprun* d, int64_t step) {
 
 // Keeps the calling thread's error: a program that overlooks it must not report the checkpoint as
 // written.
-static void note_failure(ddprun* d) {
+static void note_failure(ddprun_handle* d) {
   struct ddprun_checkpoint* const c = &d->checkpoint;
   pthread_mutex_lock(&c->mutex);
   if (!c->failed) snprintf(c->failure, sizeof c->failure, "%s", ddprun_error(d));
@@ -124,7 +125,7 @@ static void note_failure(ddprun* d) {
   pthread_mutex_unlock(&c->mutex);
 }
 
-int ddprun_checkpoint_begin(ddprun* handle, int64_t step) {
+int ddprun_checkpoint_begin(ddprun_handle* handle, int64_t step) {
   int error = ddprun_usable(handle);
   if (error) return error;
   error = reserve(handle, step);
@@ -144,7 +145,7 @@ int ddprun_checkpoint_begin(ddprun* handle, int64_t step) {
   return error;  // the step stays in flight until finish or fail says so, and the drop comes
 }
 
-const char* ddprun_checkpoint_dir(ddprun* handle) {
+const char* ddprun_checkpoint_dir(ddprun_handle* handle) {
   return handle->checkpoint.dir;
 }
 
@@ -178,7 +179,7 @@ static int check_file(const struct ddprun_checkpoint* c, int64_t step, const cha
   return 0;
 }
 
-int ddprun_checkpoint_writev(ddprun* handle, int64_t step, const char* name,
+int ddprun_checkpoint_writev(ddprun_handle* handle, int64_t step, const char* name,
                              const ddprun_piece* pieces, size_t count) {
   int error = ddprun_usable(handle);
   if (!error) error = check_name(name);
@@ -208,13 +209,13 @@ int ddprun_checkpoint_writev(ddprun* handle, int64_t step, const char* name,
   return error;
 }
 
-int ddprun_checkpoint_write(ddprun* handle, int64_t step, const char* name, const void* data,
+int ddprun_checkpoint_write(ddprun_handle* handle, int64_t step, const char* name, const void* data,
                             size_t size) {
   const ddprun_piece piece = {data, size};
   return ddprun_checkpoint_writev(handle, step, name, &piece, 1);
 }
 
-static int send_written(ddprun* d, int64_t step) {
+static int send_written(ddprun_handle* d, int64_t step) {
   const struct ddprun_checkpoint* const c = &d->checkpoint;
   const size_t capacity = 256 + kDdprunFilesMax * (sizeof(struct ddprun_file) + 64);
   char* const buffer = malloc(capacity);
@@ -237,7 +238,7 @@ static int send_written(ddprun* d, int64_t step) {
 }
 
 // Tells the launcher once that this rank cannot, and waits for the drop like any report.
-static int send_failure(ddprun* d, int64_t step, const char* reason) {
+static int send_failure(ddprun_handle* d, int64_t step, const char* reason) {
   struct ddprun_checkpoint* const c = &d->checkpoint;
   ddprun_edge_begun(d, step);
   pthread_mutex_lock(&c->mutex);
@@ -254,7 +255,7 @@ static int send_failure(ddprun* d, int64_t step, const char* reason) {
   return said ? 0 : ddprun_send_checkpoint_failed(d, step, reason, 1);
 }
 
-int ddprun_checkpoint_finish(ddprun* handle, int64_t step) {
+int ddprun_checkpoint_finish(ddprun_handle* handle, int64_t step) {
   int error = ddprun_usable(handle);
   if (error) return error;
   struct ddprun_checkpoint* const c = &handle->checkpoint;
@@ -278,22 +279,22 @@ int ddprun_checkpoint_finish(ddprun* handle, int64_t step) {
   return error ? error : send_written(handle, step);
 }
 
-int ddprun_checkpoint_fail(ddprun* handle, int64_t step, const char* reason) {
+int ddprun_checkpoint_fail(ddprun_handle* handle, int64_t step, const char* reason) {
   const int error = ddprun_usable(handle);
   return error ? error : send_failure(handle, step, reason ? reason : "no reason given");
 }
 
-int ddprun_checkpoint_skip(ddprun* handle, int64_t step, const char* reason) {
+int ddprun_checkpoint_skip(ddprun_handle* handle, int64_t step, const char* reason) {
   const int error = ddprun_usable(handle);
   if (error) return error;
   return send_step(handle, "CheckpointSkipped", step, reason ? reason : "no reason given", 1);
 }
 
-int ddprun_checkpoint_in_flight(const ddprun* handle) {
+int ddprun_checkpoint_in_flight(const ddprun_handle* handle) {
   return atomic_load(&handle->checkpoint.in_flight);
 }
 
-int ddprun_checkpoint_wait(ddprun* handle, int64_t step, double timeout_seconds) {
+int ddprun_checkpoint_wait(ddprun_handle* handle, int64_t step, double timeout_seconds) {
   int error = ddprun_usable(handle);
   if (error) return error;
   if (!(timeout_seconds >= 0)) return ddprun_set_error(DDPRUN_EINVAL, "the timeout is negative");

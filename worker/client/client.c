@@ -23,7 +23,7 @@ static void watch_forks(void) {
   pthread_atfork(NULL, NULL, count_fork);
 }
 
-int ddprun_usable(const ddprun* d) {
+int ddprun_usable(const ddprun_handle* d) {
   if (d == NULL) return ddprun_set_error(DDPRUN_EINVAL, "the ddprun handle is NULL");
   if (d->fork_count != atomic_load_explicit(&fork_count, memory_order_relaxed)) {
     return ddprun_set_error(
@@ -65,7 +65,7 @@ static char* copy(const char* text) {
   return strdup(text ? text : "");
 }
 
-static void free_handle(ddprun* d) {
+static void free_handle(ddprun_handle* d) {
   free(d->job_id);
   free(d->run_dir);
   free(d->state_dir);
@@ -74,8 +74,8 @@ static void free_handle(ddprun* d) {
   free(d);
 }
 
-static ddprun* make_handle(const struct ddprun_settings* settings) {
-  ddprun* const d = calloc(1, sizeof *d);
+static ddprun_handle* make_handle(const struct ddprun_settings* settings) {
+  ddprun_handle* const d = calloc(1, sizeof *d);
   if (d == NULL) return NULL;
   d->socket = settings->socket_fd;
   d->rank = settings->rank;
@@ -126,7 +126,7 @@ static void close_on_exec(int fd) {
   if (fd >= 0) fcntl(fd, F_SETFD, FD_CLOEXEC);
 }
 
-static int send_hello(ddprun* d) {
+static int send_hello(ddprun_handle* d) {
   char buffer[128];
   struct ddprun_packet packet;
   ddprun_packet_begin(&packet, buffer, sizeof buffer, "Hello");
@@ -135,14 +135,14 @@ static int send_hello(ddprun* d) {
   return ddprun_send(d, &packet, 1);
 }
 
-int ddprun_open(const struct ddprun_settings* settings, ddprun** handle) {
+int ddprun_open(const struct ddprun_settings* settings, ddprun_handle** handle) {
   *handle = NULL;
   pthread_once(&fork_once, watch_forks);
   close_on_exec(settings->socket_fd);
   close_on_exec(settings->page_fd);
   int error = settings->socket_fd >= 0 ? check_socket(settings->socket_fd) : 0;
   if (error) return error;
-  ddprun* const d = make_handle(settings);
+  ddprun_handle* const d = make_handle(settings);
   if (d == NULL) return ddprun_set_error(DDPRUN_EIO, "out of memory");
   d->fork_count = atomic_load(&fork_count);
   error = ddprun_page_open(&d->page, settings->page_fd, settings->resume_step, d->now_ns());
@@ -161,7 +161,7 @@ int ddprun_open(const struct ddprun_settings* settings, ddprun** handle) {
   return 0;
 }
 
-void ddprun_close(ddprun* handle) {
+void ddprun_close(ddprun_handle* handle) {
   if (handle->socket >= 0) {
     ddprun_reader_stop(handle);
     close(handle->socket);
@@ -177,36 +177,36 @@ void ddprun_close(ddprun* handle) {
   free_handle(handle);
 }
 
-int ddprun_rank(const ddprun* handle) {
+int ddprun_rank(const ddprun_handle* handle) {
   return handle->rank;
 }
-int ddprun_world_size(const ddprun* handle) {
+int ddprun_world_size(const ddprun_handle* handle) {
   return handle->world_size;
 }
-int ddprun_local_rank(const ddprun* handle) {
+int ddprun_local_rank(const ddprun_handle* handle) {
   return handle->local_rank;
 }
-int ddprun_local_world_size(const ddprun* handle) {
+int ddprun_local_world_size(const ddprun_handle* handle) {
   return handle->local_world_size;
 }
-int64_t ddprun_generation(const ddprun* handle) {
+int64_t ddprun_generation(const ddprun_handle* handle) {
   return handle->generation;
 }
-const char* ddprun_job_id(const ddprun* handle) {
+const char* ddprun_job_id(const ddprun_handle* handle) {
   return handle->job_id;
 }
-int ddprun_is_launched(const ddprun* handle) {
+int ddprun_is_launched(const ddprun_handle* handle) {
   return handle->socket >= 0;
 }
-const char* ddprun_run_dir(const ddprun* handle) {
+const char* ddprun_run_dir(const ddprun_handle* handle) {
   return handle->run_dir;
 }
-const char* ddprun_state_dir(const ddprun* handle) {
+const char* ddprun_state_dir(const ddprun_handle* handle) {
   return handle->state_dir;
 }
-const char* ddprun_resume_from(const ddprun* handle) {
+const char* ddprun_resume_from(const ddprun_handle* handle) {
   return handle->resume_from;
 }
-int64_t ddprun_resume_step(const ddprun* handle) {
+int64_t ddprun_resume_step(const ddprun_handle* handle) {
   return handle->resume_step;
 }

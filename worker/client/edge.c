@@ -63,7 +63,7 @@ static void free_request(struct ddprun_training* t, struct ddprun_request* r) {
 
 // A request that cannot be kept would leave the other ranks waiting for ever; this is our own or
 // the launcher's bug, so it is said and the generation ends.
-static void give_up(ddprun* d) {
+static void give_up(ddprun_handle* d) {
   char buffer[256];
   struct ddprun_packet packet;
   ddprun_packet_begin(&packet, buffer, sizeof buffer, "Failed");
@@ -73,7 +73,7 @@ static void give_up(ddprun* d) {
   _exit(1);
 }
 
-void ddprun_edge_requested(ddprun* d, int64_t id, int stop) {
+void ddprun_edge_requested(ddprun_handle* d, int64_t id, int stop) {
   struct ddprun_training* const t = &d->training;
   pthread_mutex_lock(&t->mutex);
   struct ddprun_request* r = find_request(t, id);
@@ -83,7 +83,7 @@ void ddprun_edge_requested(ddprun* d, int64_t id, int stop) {
   if (r == NULL) give_up(d);
 }
 
-void ddprun_edge_agreed(ddprun* d, int64_t id, int64_t step, int stop) {
+void ddprun_edge_agreed(ddprun_handle* d, int64_t id, int64_t step, int stop) {
   struct ddprun_training* const t = &d->training;
   int full = 0;
   pthread_mutex_lock(&t->mutex);
@@ -107,7 +107,7 @@ void ddprun_edge_agreed(ddprun* d, int64_t id, int64_t step, int stop) {
   if (full) give_up(d);
 }
 
-static int send_edge(ddprun* d, const struct ddprun_request* r) {
+static int send_edge(ddprun_handle* d, const struct ddprun_request* r) {
   char buffer[128];
   struct ddprun_packet packet;
   ddprun_packet_begin(&packet, buffer, sizeof buffer, "Edge");
@@ -118,7 +118,7 @@ static int send_edge(ddprun* d, const struct ddprun_request* r) {
 
 static const char kMissed[] = "the program did not begin this checkpoint";
 
-int ddprun_edge_flush(ddprun* d) {
+int ddprun_edge_flush(ddprun_handle* d) {
   struct ddprun_training* const t = &d->training;
   int owes = 0;
   pthread_mutex_lock(&t->mutex);
@@ -159,7 +159,7 @@ static int take_missed(struct ddprun_training* t, int64_t* steps) {
   return count;
 }
 
-static void send_missed(ddprun* d, const int64_t* steps, int count) {
+static void send_missed(ddprun_handle* d, const int64_t* steps, int count) {
   for (int i = 0; i < count; ++i) ddprun_send_checkpoint_failed(d, steps[i], kMissed, 1);
 }
 
@@ -182,7 +182,7 @@ static int take_due(struct ddprun_training* t) {
   return flags;
 }
 
-int ddprun_edge_pause(ddprun* d) {
+int ddprun_edge_pause(ddprun_handle* d) {
   struct ddprun_training* const t = &d->training;
   int64_t missed[kMissedMax];
   const int phase = ddprun_page_phase(&d->page, DDPRUN_PHASE_CHECKPOINT, NULL, d->now_ns());
@@ -198,7 +198,7 @@ int ddprun_edge_pause(ddprun* d) {
   return flags;
 }
 
-void ddprun_edge_begun(ddprun* d, int64_t step) {
+void ddprun_edge_begun(ddprun_handle* d, int64_t step) {
   struct ddprun_training* const t = &d->training;
   pthread_mutex_lock(&t->mutex);
   if (t->due_step == step) t->due_step = -1;
@@ -212,7 +212,7 @@ void ddprun_edge_begun(ddprun* d, int64_t step) {
   pthread_mutex_unlock(&t->mutex);
 }
 
-void ddprun_edge_finish(ddprun* d) {
+void ddprun_edge_finish(ddprun_handle* d) {
   struct ddprun_training* const t = &d->training;
   int64_t missed[kMissedMax];
   pthread_mutex_lock(&t->mutex);

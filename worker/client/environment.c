@@ -54,7 +54,7 @@ static int read_launched(struct ddprun_settings* settings) {
   return error;
 }
 
-int ddprun_init(ddprun** handle) {
+int ddprun_init(ddprun_handle** handle) {
   if (handle == NULL) return ddprun_set_error(DDPRUN_EINVAL, "ddprun_init: handle is NULL");
   *handle = NULL;
   if (atomic_exchange(&initialized, 1)) {

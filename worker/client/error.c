@@ -11,7 +11,7 @@ enum { kErrorBytes = 1024 };  // a path and a sentence; longer text is cut
 
 static _Thread_local char error_text[kErrorBytes];
 
-const char* ddprun_error(const ddprun* handle) {
+const char* ddprun_error(const ddprun_handle* handle) {
   (void)handle;  // the text also outlives an init that failed, when there is no handle
   return error_text;
 }

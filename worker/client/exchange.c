@@ -44,7 +44,7 @@ static int same_key(const char* group, const char* name, const char* group2, con
   return strcmp(group, group2) == 0 && strcmp(name, name2) == 0;
 }
 
-void ddprun_exchange_value(ddprun* d, const char* group, const char* name, const void* data,
+void ddprun_exchange_value(ddprun_handle* d, const char* group, const char* name, const void* data,
                            size_t size) {
   struct ddprun_exchange* const x = &d->exchange;
   pthread_mutex_lock(&x->mutex);
@@ -60,7 +60,8 @@ void ddprun_exchange_value(ddprun* d, const char* group, const char* name, const
 
 // A refusal with nobody waiting answers an earlier publish (which does not wait): it is kept for
 // the next call that names the key.
-void ddprun_exchange_refused(ddprun* d, const char* group, const char* name, const char* reason) {
+void ddprun_exchange_refused(ddprun_handle* d, const char* group, const char* name,
+                             const char* reason) {
   struct ddprun_exchange* const x = &d->exchange;
   int taken = 0;
   pthread_mutex_lock(&x->mutex);
@@ -120,7 +121,7 @@ static struct ddprun_local_value* make_local(const char* group, const char* name
 }
 
 // By hand: the exchange of this process alone, with the launcher's rules.
-static int publish_local(ddprun* d, const char* group, const char* name, const void* data,
+static int publish_local(ddprun_handle* d, const char* group, const char* name, const void* data,
                          size_t size) {
   struct ddprun_exchange* const x = &d->exchange;
   struct ddprun_local_value* const fresh = make_local(group, name, data, size);
@@ -146,7 +147,7 @@ static int publish_local(ddprun* d, const char* group, const char* name, const v
   return error;
 }
 
-int ddprun_publish(ddprun* handle, const char* group, const char* name, const void* data,
+int ddprun_publish(ddprun_handle* handle, const char* group, const char* name, const void* data,
                    size_t size) {
   int error = ddprun_usable(handle);
   if (!error) error = check_key(group, name);
@@ -173,7 +174,7 @@ int ddprun_publish(ddprun* handle, const char* group, const char* name, const vo
   return error;
 }
 
-static int ask(ddprun* d, const char* group, const char* name) {
+static int ask(ddprun_handle* d, const char* group, const char* name) {
   char buffer[4 * kDdprunKeyBytesMax + 64];  // both keys escaped
   struct ddprun_packet packet;
   ddprun_packet_begin(&packet, buffer, sizeof buffer, "Await");
@@ -183,7 +184,7 @@ static int ask(ddprun* d, const char* group, const char* name) {
 }
 
 // Joins the list of waiters, or settles w at once. Returns 0 or the refusal.
-static int enlist(ddprun* d, struct ddprun_waiter* w) {
+static int enlist(ddprun_handle* d, struct ddprun_waiter* w) {
   struct ddprun_exchange* const x = &d->exchange;
   pthread_mutex_lock(&x->mutex);
   const int error = take_refusal(x, w->group, w->name);
@@ -202,7 +203,8 @@ static int enlist(ddprun* d, struct ddprun_waiter* w) {
 }
 
 // Waits until w is settled or the deadline passes, and leaves the list.
-static void wait_settled(ddprun* d, struct ddprun_waiter* w, const struct timespec* deadline) {
+static void wait_settled(ddprun_handle* d, struct ddprun_waiter* w,
+                         const struct timespec* deadline) {
   struct ddprun_exchange* const x = &d->exchange;
   pthread_mutex_lock(&x->mutex);
   int late = 0;
@@ -215,8 +217,8 @@ static void wait_settled(ddprun* d, struct ddprun_waiter* w, const struct timesp
   pthread_mutex_unlock(&x->mutex);
 }
 
-int ddprun_await(ddprun* handle, const char* group, const char* name, void* buffer, size_t capacity,
-                 size_t* size, double timeout_seconds) {
+int ddprun_await(ddprun_handle* handle, const char* group, const char* name, void* buffer,
+                 size_t capacity, size_t* size, double timeout_seconds) {
   int error = ddprun_usable(handle);
   if (!error) error = check_key(group, name);
   if (error) return error;
@@ -245,7 +247,7 @@ int ddprun_await(ddprun* handle, const char* group, const char* name, void* buff
   return 0;
 }
 
-void ddprun_exchange_free(ddprun* d) {
+void ddprun_exchange_free(ddprun_handle* d) {
   while (d->exchange.values) {
     struct ddprun_local_value* const next = d->exchange.values->next;
     free_local(d->exchange.values);

@@ -116,7 +116,7 @@ struct ddprun_checkpoint {
   unsigned outcome_count;  // ever kept; position in the ring
 };
 
-struct ddprun {
+struct ddprun_handle {
   // Constant after ddprun_open.
   int socket;  // -1 by hand
   int rank;
@@ -142,7 +142,7 @@ struct ddprun {
 
 // client.c
 // 0, or an error where the handle is NULL or belongs to the parent process.
-int ddprun_usable(const ddprun* d);
+int ddprun_usable(const ddprun_handle* d);
 // A point in time for pthread_cond_timedwait on a condition of ours (CLOCK_MONOTONIC).
 struct timespec ddprun_deadline(double seconds);
 int ddprun_condition_init(pthread_cond_t* condition);
@@ -150,32 +150,33 @@ int ddprun_condition_init(pthread_cond_t* condition);
 // socket.c
 // Sends one packet, from any thread. `patient` waits for room up to kDdprunSendSeconds; otherwise a
 // full socket is DDPRUN_ETIMEOUT at once. By hand nothing is sent and 0 returned.
-int ddprun_send(ddprun* d, const struct ddprun_packet* packet, int patient);
-int ddprun_reader_start(ddprun* d);
-void ddprun_reader_stop(ddprun* d);
+int ddprun_send(ddprun_handle* d, const struct ddprun_packet* packet, int patient);
+int ddprun_reader_start(ddprun_handle* d);
+void ddprun_reader_stop(ddprun_handle* d);
 
 // exchange.c; the first two are for the reader.
-void ddprun_exchange_value(ddprun* d, const char* group, const char* name, const void* data,
+void ddprun_exchange_value(ddprun_handle* d, const char* group, const char* name, const void* data,
                            size_t size);
-void ddprun_exchange_refused(ddprun* d, const char* group, const char* name, const char* reason);
-void ddprun_exchange_free(ddprun* d);
+void ddprun_exchange_refused(ddprun_handle* d, const char* group, const char* name,
+                             const char* reason);
+void ddprun_exchange_free(ddprun_handle* d);
 
 // edge.c; the first three are for the reader.
-void ddprun_edge_requested(ddprun* d, int64_t id, int stop);
-void ddprun_edge_agreed(ddprun* d, int64_t id, int64_t step, int stop);
+void ddprun_edge_requested(ddprun_handle* d, int64_t id, int stop);
+void ddprun_edge_agreed(ddprun_handle* d, int64_t id, int64_t step, int stop);
 // Sends what the reader owes without blocking; 1 when some of it must wait for room.
-int ddprun_edge_flush(ddprun* d);
+int ddprun_edge_flush(ddprun_handle* d);
 // The training thread stands at the edge `completed`: waits while it must, and returns what is due.
-int ddprun_edge_pause(ddprun* d);
+int ddprun_edge_pause(ddprun_handle* d);
 // The program began (or gave up) the checkpoint of this step.
-void ddprun_edge_begun(ddprun* d, int64_t step);
+void ddprun_edge_begun(ddprun_handle* d, int64_t step);
 // No further step comes: whatever was agreed and not begun is failed.
-void ddprun_edge_finish(ddprun* d);
+void ddprun_edge_finish(ddprun_handle* d);
 
 // checkpoint.c; for the reader.
-void ddprun_checkpoint_committed(ddprun* d, int64_t step);
-void ddprun_checkpoint_dropped(ddprun* d, int64_t step, const char* reason);
-int ddprun_send_checkpoint_failed(ddprun* d, int64_t step, const char* reason, int patient);
+void ddprun_checkpoint_committed(ddprun_handle* d, int64_t step);
+void ddprun_checkpoint_dropped(ddprun_handle* d, int64_t step, const char* reason);
+int ddprun_send_checkpoint_failed(ddprun_handle* d, int64_t step, const char* reason, int patient);
 
 // file.c
 // Writes the pieces durably to dir/name through a temporary name and fills `file`. Returns 0 or

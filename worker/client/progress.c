@@ -6,7 +6,7 @@
 
 // The facts are sent as they are now; a full socket drops the packet, and the next step tries
 // again.
-static int send_progress(ddprun* d, int64_t step, double loss) {
+static int send_progress(ddprun_handle* d, int64_t step, double loss) {
   char buffer[512];
   struct ddprun_packet packet;
   struct ddprun_training* const t = &d->training;
@@ -24,7 +24,7 @@ static int send_progress(ddprun* d, int64_t step, double loss) {
   return ddprun_send(d, &packet, 0);
 }
 
-int ddprun_step_done(ddprun* handle, int64_t step, double loss) {
+int ddprun_step_done(ddprun_handle* handle, int64_t step, double loss) {
   const int error = ddprun_usable(handle);
   if (error) return error;
   struct ddprun_training* const t = &handle->training;
@@ -50,7 +50,7 @@ int ddprun_step_done(ddprun* handle, int64_t step, double loss) {
   return pending ? ddprun_edge_pause(handle) : 0;
 }
 
-void ddprun_progress_info(ddprun* handle, int64_t epoch, int64_t epochs, int64_t total_steps,
+void ddprun_progress_info(ddprun_handle* handle, int64_t epoch, int64_t epochs, int64_t total_steps,
                           double samples_per_second) {
   if (ddprun_usable(handle)) return;
   struct ddprun_training* const t = &handle->training;
@@ -63,12 +63,12 @@ void ddprun_progress_info(ddprun* handle, int64_t epoch, int64_t epochs, int64_t
   pthread_mutex_unlock(&t->mutex);
 }
 
-void ddprun_phase(ddprun* handle, int phase, const char* text) {
+void ddprun_phase(ddprun_handle* handle, int phase, const char* text) {
   if (ddprun_usable(handle)) return;
   ddprun_page_phase(&handle->page, phase, text, handle->now_ns());
 }
 
-void ddprun_collective(ddprun* handle, const char* name, uint64_t sequence, int finished) {
+void ddprun_collective(ddprun_handle* handle, const char* name, uint64_t sequence, int finished) {
   if (ddprun_usable(handle)) return;
   ddprun_page_collective(&handle->page, name ? name : "", sequence, finished, handle->now_ns());
 }

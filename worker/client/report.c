@@ -7,19 +7,19 @@
 
 enum { kResultBytesMax = 1024 };  // of a key or a value: numbers, digests, short words
 
-static int send_plain(ddprun* d, const char* type) {
+static int send_plain(ddprun_handle* d, const char* type) {
   char buffer[64];
   struct ddprun_packet packet;
   ddprun_packet_begin(&packet, buffer, sizeof buffer, type);
   return ddprun_send(d, &packet, 1);
 }
 
-int ddprun_ready(ddprun* handle) {
+int ddprun_ready(ddprun_handle* handle) {
   const int error = ddprun_usable(handle);
   return error ? error : send_plain(handle, "Ready");
 }
 
-int ddprun_finish(ddprun* handle) {
+int ddprun_finish(ddprun_handle* handle) {
   const int error = ddprun_usable(handle);
   if (error) return error;
   ddprun_edge_finish(handle);
@@ -48,7 +48,7 @@ static size_t cut(const char* text, size_t most) {
   return size;
 }
 
-int ddprun_fail(ddprun* handle, int kind, const char* message) {
+int ddprun_fail(ddprun_handle* handle, int kind, const char* message) {
   const int error = ddprun_usable(handle);
   if (error) return error;
   const char* const name = kind_name(kind);
@@ -77,7 +77,7 @@ static int is_result_key(const char* key) {
   return key[strspn(key, letters)] == '\0';
 }
 
-int ddprun_result(ddprun* handle, const char* key, const char* value) {
+int ddprun_result(ddprun_handle* handle, const char* key, const char* value) {
   const int error = ddprun_usable(handle);
   if (error) return error;
   if (key == NULL || value == NULL || !is_result_key(key)) {

@@ -28,10 +28,10 @@ struct ddprun_settings {
 };
 
 // Returns 0 or a DDPRUN_E… code; *handle is NULL on error. Strings are copied.
-int ddprun_open(const struct ddprun_settings* settings, ddprun** handle);
+int ddprun_open(const struct ddprun_settings* settings, ddprun_handle** handle);
 
 // For tests: ends the reader thread and frees the handle. REQUIRES: no call is running on it.
-void ddprun_close(ddprun* handle);
+void ddprun_close(ddprun_handle* handle);
 
 #ifdef __cplusplus
 }

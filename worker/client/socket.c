@@ -17,7 +17,7 @@ static int64_t now_ms(void) {
   return (int64_t)time.tv_sec * 1000 + time.tv_nsec / 1000000;
 }
 
-int ddprun_send(ddprun* d, const struct ddprun_packet* packet, int patient) {
+int ddprun_send(ddprun_handle* d, const struct ddprun_packet* packet, int patient) {
   if (packet->overflow || packet->size > kDdprunPacketBytesMax) {
     return ddprun_set_error(DDPRUN_ESIZE, "the message is larger than a packet (%d bytes)",
                             kDdprunPacketBytesMax);
@@ -42,7 +42,7 @@ int ddprun_send(ddprun* d, const struct ddprun_packet* packet, int patient) {
 
 // The launcher is gone or wants this process gone: nothing is to be saved, and neither exit
 // handlers nor buffers of the program may hold it up.
-static void leave(const ddprun* d) {
+static void leave(const ddprun_handle* d) {
   if (!atomic_load(&d->closing)) _exit(1);
 }
 
@@ -57,7 +57,7 @@ static const char* value_or(const struct ddprun_fields* fields, const char* key,
   return field ? field->value : otherwise;
 }
 
-static void take_value(ddprun* d, const struct ddprun_fields* fields) {
+static void take_value(ddprun_handle* d, const struct ddprun_fields* fields) {
   const char* const group = value_or(fields, "GROUP", NULL);
   const char* const name = value_or(fields, "NAME", NULL);
   const struct ddprun_field* const value = ddprun_packet_find(fields, "VALUE");
@@ -72,7 +72,7 @@ static void take_value(ddprun* d, const struct ddprun_fields* fields) {
 }
 
 // Packets without a required key and of unknown types are void (the protocol may grow).
-static void take_packet(ddprun* d, char* data, size_t size) {
+static void take_packet(ddprun_handle* d, char* data, size_t size) {
   struct ddprun_fields fields;
   if (ddprun_packet_parse(data, size, &fields) != 0) return;
   const char* const type = fields.at[0].value;
@@ -101,7 +101,7 @@ static void take_packet(ddprun* d, char* data, size_t size) {
 }
 
 // Takes at most one packet; returns 0 when the launcher is gone.
-static int receive(ddprun* d, short events) {
+static int receive(ddprun_handle* d, short events) {
   // MSG_TRUNC: the true size, so that a packet over the limit is seen as such and ignored.
   const ssize_t size = recv(d->socket, d->inbox, kDdprunPacketBytesMax, MSG_DONTWAIT | MSG_TRUNC);
   if (size < 0) return errno == EINTR || errno == EAGAIN;
@@ -111,7 +111,7 @@ static int receive(ddprun* d, short events) {
 }
 
 static void* reader(void* argument) {
-  ddprun* const d = argument;
+  ddprun_handle* const d = argument;
   int owes = 0;  // answers that the socket had no room for
   for (;;) {
     struct pollfd ready = {d->socket, (short)(POLLIN | (owes ? POLLOUT : 0)), 0};
@@ -127,7 +127,7 @@ static void* reader(void* argument) {
   }
 }
 
-int ddprun_reader_start(ddprun* d) {
+int ddprun_reader_start(ddprun_handle* d) {
   // The program's signal handlers must run on the program's threads.
   sigset_t all;
   sigset_t before;
@@ -138,7 +138,7 @@ int ddprun_reader_start(ddprun* d) {
   return error ? ddprun_set_errno(DDPRUN_EIO, error, "cannot start the reader thread") : 0;
 }
 
-void ddprun_reader_stop(ddprun* d) {
+void ddprun_reader_stop(ddprun_handle* d) {
   atomic_store(&d->closing, 1);
   shutdown(d->socket, SHUT_RDWR);
   pthread_join(d->reader, NULL);
