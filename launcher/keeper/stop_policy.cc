@@ -40,6 +40,8 @@ void Order(const StopPolicy& policy, StopState* state, const StopEvent& order, i
     BeginSweeping(policy, state, now_ns, effects);
     return;
   }
+  // Those of workers that ended by themselves; before any TERM, whose orphans get their grace.
+  if (before == StopMode::kNone) effects->push_back({EffectKind::kKillOrphans});
   const int64_t grace_ns = order.duration_ns >= 0 ? order.duration_ns : policy.grace_ns;
   for (size_t i = 0; i < state->workers.size(); ++i) {
     WorkerStop& worker = state->workers[i];
@@ -56,9 +58,7 @@ void Order(const StopPolicy& policy, StopState* state, const StopEvent& order, i
       effects->push_back({EffectKind::kTerminateWorker, i});
     }
   }
-  if (before == StopMode::kNone) {
-    effects->push_back({EffectKind::kKillOrphans});  // of workers that ended by themselves
-  } else if (state->orphan_deadline_ns != 0) {
+  if (state->orphan_deadline_ns != 0) {
     state->orphan_deadline_ns = std::min(state->orphan_deadline_ns, now_ns + grace_ns);
   }
 }
