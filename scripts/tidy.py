@@ -3,7 +3,7 @@
 
   scripts/tidy.py [--build DIR] [FILE…]      FILE: only these; DIR: a configured and built folder, build/ by default
 
-Reading gRPC's or LibTorch's headers takes most of the time (15 s a file and more), so the files of a folder that are compiled
+Reading gRPC's or LibTorch's headers takes most of the time (15 s a file and more), so files that are compiled
 alike are read as one translation unit. Files whose private names clash go to another one. A unit that was clean is
 not read again until one of its files, a header of ours or .clang-tidy changes.
 """
@@ -24,6 +24,7 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 FOLDERS = ("common/", "launcher/", "worker/", "examples/")
 UNIT_FILES_MAX = 24
 DROPPED_FLAGS = re.compile(r"-(M[DFT]?|o|c|Winvalid-pch|fdiagnostics-color.*)$")
+LEFT_OUT = "-bugprone-suspicious-include"  # one source including others is what a unit is
 CLANG = ["-Wno-unknown-warning-option", "-Wno-unused-function", "-Wno-unused-const-variable"]
 
 
@@ -79,7 +80,7 @@ class Unit:
         if self.stamp.exists() and self.stamp.read_text(encoding="utf-8") == key:
             return "", 0.0
         start = time.monotonic()
-        done = subprocess.run(["clang-tidy-19", "--quiet", "--checks=-bugprone-suspicious-include",
+        done = subprocess.run(["clang-tidy-19", "--quiet", f"--checks={LEFT_OUT}",
                                f"--header-filter={ROOT}/(common|launcher|worker|examples)/.*",
                                str(self.source), "--", *self.flags, *CLANG],
                               cwd=ROOT, check=False, capture_output=True, text=True)
@@ -121,7 +122,7 @@ def main():
     for entry in database:
         file = os.path.relpath(entry["file"], ROOT)
         if file in (wanted or known) and file.startswith(FOLDERS):
-            files = groups.setdefault((os.path.dirname(file), pathlib.Path(file).suffix, flags_of(entry)), [])
+            files = groups.setdefault((pathlib.Path(file).suffix, flags_of(entry)), [])
             if file not in files:
                 files.append(file)
     common = hashlib.sha256()
@@ -130,7 +131,7 @@ def main():
 
     failed = 0
     with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
-        cut = pool.map(lambda item: units_of(item[1], item[0][2], folder), groups.items())
+        cut = pool.map(lambda item: units_of(item[1], item[0][1], folder), groups.items())
         units = [unit for some in cut for unit in some]
         for unit, (findings, seconds) in zip(units, pool.map(lambda unit: unit.check(common.hexdigest()), units)):
             if findings:
