@@ -1,11 +1,13 @@
-// Communicator: collectives among a named list of ranks, the same interface over Gloo (CPU tensors) and NCCL (CUDA).
+// Communicator: collectives among a named list of ranks, the same interface over Gloo (CPU tensors)
+// and NCCL (CUDA).
 //
-// Every operation is asynchronous: it is queued in call order on the communicator's own thread or stream and
-// returns a Work. All ranks of a communicator must queue the same operations in the same order. Buffers are plain
-// memory (host memory for Gloo, device memory for NCCL); the caller keeps them alive until the Work is done.
-// Threads: one thread queues; any thread may wait on a Work or call Abort.
-// Deadlines: connecting and each operation end in DEADLINE_EXCEEDED after options.timeout_seconds; a lost peer is UNAVAILABLE. The message
-// names communicator, rank, operation and sequence number. After an error every later operation fails with the same status.
+// Every operation is asynchronous: it is queued in call order on the communicator's own thread or
+// stream and returns a Work. All ranks of a communicator must queue the same operations in the same
+// order. Buffers are plain memory (host memory for Gloo, device memory for NCCL); the caller keeps
+// them alive until the Work is done. Threads: one thread queues; any thread may wait on a Work or
+// call Abort. Deadlines: connecting and each operation end in DEADLINE_EXCEEDED after
+// options.timeout_seconds; a lost peer is UNAVAILABLE. The message names communicator, rank,
+// operation and sequence number. After an error every later operation fails with the same status.
 #pragma once
 
 #include <cstddef>
@@ -23,9 +25,11 @@ namespace ddprun {
 enum class DataType { kFloat32, kFloat64, kFloat16, kBFloat16, kInt32, kInt64, kUInt8 };
 enum class ReduceOp { kSum, kAvg, kMin, kMax };
 size_t DataTypeBytes(DataType type);
+const char* DataTypeName(DataType type);
 
-// One queued operation. On CPUs Wait blocks until it is done; on GPUs Wait makes the caller's current stream wait (and returns errors known so far),
-// and WaitHost blocks the calling thread. Both may be called more than once.
+// One queued operation. On CPUs Wait blocks until it is done; on GPUs Wait makes the caller's
+// current stream wait (and returns errors known so far), and WaitHost blocks the calling thread.
+// Both may be called more than once.
 class Work {
  public:
   virtual ~Work() = default;
@@ -35,19 +39,28 @@ class Work {
 };
 using WorkPtr = std::shared_ptr<Work>;
 
-// How a communicator finds its peers: publish bytes under a name, await others'. Backed by libddprun; tests use a map.
+// How a communicator finds its peers: publish bytes under a name, await others'. Backed by
+// libddprun; tests use a map.
 struct Exchange {
-  std::function<absl::Status(const std::string& group, const std::string& name, const std::string& bytes)> publish;
-  std::function<absl::StatusOr<std::string>(const std::string& group, const std::string& name, double timeout_seconds)> await;
+  std::function<absl::Status(const std::string& group, const std::string& name,
+                             const std::string& bytes)>
+      publish;
+  std::function<absl::StatusOr<std::string>(const std::string& group, const std::string& name,
+                                            double timeout_seconds)>
+      await;
 };
 
 struct CommunicatorOptions {
-  std::string name = "world";        // key of the exchange group; unique among the communicators of a generation
-  int rank = 0;                      // position in the rank list, 0 … size−1
+  std::string name =
+      "world";   // key of the exchange group; unique among the communicators of a generation
+  int rank = 0;  // position in the rank list, 0 … size−1
   int size = 1;
-  double timeout_seconds = 300;      // for connecting and for each operation
-  std::string host = "";             // Gloo: address to bind (empty: 127.0.0.1); NCCL: unused
-  int device = -1;                   // NCCL: CUDA device index
+  double timeout_seconds = 300;  // for connecting and for each operation
+  std::string host = "";         // Gloo: address to bind (empty: 127.0.0.1); NCCL: unused
+  int device = -1;               // NCCL: CUDA device index
+  // NCCL: the cudaStream_t that the calling thread computes on; empty: LibTorch's current stream of
+  // the device.
+  std::function<void*(int device)> current_stream;
   // Told before and after each collective, for the step page; may be empty.
   std::function<void(const char* operation, uint64_t sequence, bool finished)> observer;
 };
@@ -67,8 +80,9 @@ class Communicator {
   virtual WorkPtr Send(const void* data, size_t count, DataType type, int peer) = 0;
   virtual WorkPtr Receive(void* data, size_t count, DataType type, int peer) = 0;
   virtual WorkPtr Barrier() = 0;
-  // Operations between GroupStart and GroupEnd progress together (sends and receives cannot block each other). GroupEnd
-  // returns the Work of the whole group; the Works returned inside are the same one.
+  // Operations between GroupStart and GroupEnd progress together (sends and receives cannot block
+  // each other). GroupEnd returns the Work of the whole group; the Works returned inside are the
+  // same one.
   virtual void GroupStart() = 0;
   virtual WorkPtr GroupEnd() = 0;
   // Gives up: every pending and later operation fails with this reason. Returns at once.
@@ -76,8 +90,11 @@ class Communicator {
 };
 
 // CPU: Debian's Gloo over TCP. Connects a full mesh through the exchange.
-absl::StatusOr<std::unique_ptr<Communicator>> CreateGlooCommunicator(const CommunicatorOptions& options, const Exchange& exchange);
-// GPU: opens libddp_worker_cuda.so beside the program on first use; NOT_FOUND with the path and the reason where it is missing.
-absl::StatusOr<std::unique_ptr<Communicator>> CreateNcclCommunicator(const CommunicatorOptions& options, const Exchange& exchange);
+absl::StatusOr<std::unique_ptr<Communicator>> CreateGlooCommunicator(
+    const CommunicatorOptions& options, const Exchange& exchange);
+// GPU: opens libddp_worker_cuda.so beside the program on first use; NOT_FOUND with the path and the
+// reason where it is missing.
+absl::StatusOr<std::unique_ptr<Communicator>> CreateNcclCommunicator(
+    const CommunicatorOptions& options, const Exchange& exchange);
 
 }  // namespace ddprun

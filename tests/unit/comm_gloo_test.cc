@@ -1,0 +1,287 @@
+// Every operation of a Gloo communicator, for each data type, several sizes and numbers of ranks.
+#include <cstring>
+#include <thread>
+
+#include "gloo/types.h"
+#include "gtest/gtest.h"
+#include "tests/unit/shared_exchange.h"
+#include "worker/comm/communicator.h"
+
+namespace ddprun {
+namespace {
+
+constexpr DataType kTypes[] = {DataType::kFloat32,  DataType::kFloat64, DataType::kFloat16,
+                               DataType::kBFloat16, DataType::kInt32,   DataType::kInt64,
+                               DataType::kUInt8};
+constexpr size_t kCounts[] = {0, 1, 7, 1'000'000};
+
+// Runs body as `size` ranks in threads of this process; a returned text is a failure.
+void RunRanks(int size, const std::function<void(Communicator&)>& body) {
+  SharedExchange exchange;
+  std::vector<std::thread> threads;
+  for (int rank = 0; rank < size; ++rank) {
+    threads.emplace_back([&, rank] {
+      CommunicatorOptions options;
+      options.rank = rank;
+      options.size = size;
+      options.timeout_seconds = 30;
+      auto communicator = CreateGlooCommunicator(options, exchange.Get());
+      ASSERT_TRUE(communicator.ok()) << communicator.status();
+      body(**communicator);
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+}
+
+// Small whole numbers, which every type holds exactly.
+double Value(int rank, size_t i) {
+  return static_cast<double>((i + static_cast<size_t>(rank) * 3) % 11);
+}
+
+void Store(std::vector<char>& bytes, DataType type, size_t i, double value) {
+  auto put = [&](auto number) {
+    std::memcpy(bytes.data() + i * sizeof(number), &number, sizeof(number));
+  };
+  const auto single = static_cast<float>(value);
+  uint32_t bits;
+  std::memcpy(&bits, &single, sizeof(bits));
+  switch (type) {
+    case DataType::kFloat32:
+      return put(single);
+    case DataType::kFloat64:
+      return put(value);
+    case DataType::kFloat16:
+      return put(gloo::cpu_float2half_rn(single));
+    case DataType::kBFloat16:
+      return put(static_cast<uint16_t>(bits >> 16));
+    case DataType::kInt32:
+      return put(static_cast<int32_t>(value));
+    case DataType::kInt64:
+      return put(static_cast<int64_t>(value));
+    case DataType::kUInt8:
+      return put(static_cast<uint8_t>(value));
+  }
+}
+
+std::vector<char> Filled(DataType type, size_t count, const std::function<double(size_t)>& value) {
+  std::vector<char> bytes(count * DataTypeBytes(type));
+  for (size_t i = 0; i < count; ++i) Store(bytes, type, i, value(i));
+  return bytes;
+}
+
+double Combine(ReduceOp op, int size, size_t i) {
+  double result = Value(0, i);
+  for (int rank = 1; rank < size; ++rank) {
+    const double value = Value(rank, i);
+    if (op == ReduceOp::kMin) result = std::min(result, value);
+    if (op == ReduceOp::kMax) result = std::max(result, value);
+    if (op == ReduceOp::kSum || op == ReduceOp::kAvg) result += value;
+  }
+  return result;
+}
+
+class GlooSizes : public testing::TestWithParam<int> {};
+INSTANTIATE_TEST_SUITE_P(Ranks, GlooSizes, testing::Values(1, 2, 3, 4, 5));
+
+TEST_P(GlooSizes, AllReduceGivesTheSameExactResultOnEveryRank) {
+  const int size = GetParam();
+  RunRanks(size, [size](Communicator& communicator) {
+    for (DataType type : kTypes) {
+      for (size_t count : kCounts) {
+        for (ReduceOp op : {ReduceOp::kSum, ReduceOp::kMin, ReduceOp::kMax}) {
+          if (count > 1000 && op != ReduceOp::kSum && type != DataType::kFloat32) continue;
+          auto data = Filled(type, count, [&](size_t i) { return Value(communicator.rank(), i); });
+          const auto status = communicator.AllReduce(data.data(), count, type, op)->Wait();
+          ASSERT_TRUE(status.ok()) << status;
+          ASSERT_EQ(data, Filled(type, count, [&](size_t i) { return Combine(op, size, i); }))
+              << DataTypeName(type) << " × " << count;
+        }
+      }
+    }
+  });
+}
+
+TEST_P(GlooSizes, AverageIsTheSumDividedByTheNumberOfRanks) {
+  const int size = GetParam();
+  RunRanks(size, [size](Communicator& communicator) {
+    for (DataType type : kTypes) {
+      auto data = Filled(type, 1001, [&](size_t i) {
+        return communicator.rank() == 0 ? size * (1.0 + static_cast<double>(i % 5)) : 0.0;
+      });
+      ASSERT_TRUE(communicator.AllReduce(data.data(), 1001, type, ReduceOp::kAvg)->Wait().ok());
+      ASSERT_EQ(data, Filled(type, 1001, [](size_t i) { return 1.0 + static_cast<double>(i % 5); }))
+          << DataTypeName(type);
+    }
+  });
+}
+
+TEST_P(GlooSizes, BroadcastCopiesTheRootsDataFromAnyRoot) {
+  const int size = GetParam();
+  RunRanks(size, [size](Communicator& communicator) {
+    for (int root = 0; root < size; ++root) {
+      for (size_t count : kCounts) {
+        const auto type = DataType::kInt32;
+        auto data = Filled(type, count, [&](size_t i) { return Value(communicator.rank(), i); });
+        ASSERT_TRUE(communicator.Broadcast(data.data(), count, type, root)->Wait().ok());
+        ASSERT_EQ(data, Filled(type, count, [&](size_t i) { return Value(root, i); }));
+      }
+    }
+  });
+}
+
+TEST_P(GlooSizes, AllGatherPutsTheRanksInOrder) {
+  const int size = GetParam();
+  RunRanks(size, [size](Communicator& communicator) {
+    for (DataType type : kTypes) {
+      for (size_t count : {size_t{0}, size_t{1}, size_t{7}, size_t{100'000}}) {
+        const auto input =
+            Filled(type, count, [&](size_t i) { return Value(communicator.rank(), i); });
+        std::vector<char> output(input.size() * static_cast<size_t>(size));
+        ASSERT_TRUE(communicator.AllGather(input.data(), output.data(), count, type)->Wait().ok());
+        const size_t all = count * static_cast<size_t>(size);
+        ASSERT_EQ(output, Filled(type, all, [&](size_t i) {
+                    return Value(static_cast<int>(i / count), i % count);
+                  }));
+      }
+    }
+  });
+}
+
+// A message larger than any socket buffer, both ways at once: without a group each would wait for
+// the other.
+TEST(Gloo, CrossedSendsInOneGroupDoNotBlockEachOther) {
+  for (int size : {2, 3, 4}) {
+    RunRanks(size, [size](Communicator& communicator) {
+      const size_t count = 4'000'000;
+      const int rank = communicator.rank();
+      std::vector<std::vector<float>> incoming(static_cast<size_t>(size),
+                                               std::vector<float>(count));
+      std::vector<float> outgoing(count, static_cast<float>(rank + 1));
+      communicator.GroupStart();
+      for (int peer = 0; peer < size; ++peer) {
+        if (peer == rank) continue;
+        communicator.Send(outgoing.data(), count, DataType::kFloat32, peer);
+        communicator.Receive(incoming[static_cast<size_t>(peer)].data(), count, DataType::kFloat32,
+                             peer);
+      }
+      const auto status = communicator.GroupEnd()->Wait();
+      ASSERT_TRUE(status.ok()) << status;
+      for (int peer = 0; peer < size; ++peer) {
+        if (peer == rank) continue;
+        const auto& data = incoming[static_cast<size_t>(peer)];
+        ASSERT_EQ(data, std::vector<float>(count, static_cast<float>(peer + 1)));
+      }
+    });
+  }
+}
+
+TEST(Gloo, MessagesBetweenTwoRanksArriveInTheOrderOfTheirSending) {
+  RunRanks(2, [](Communicator& communicator) {
+    std::vector<int32_t> values(100);
+    std::vector<WorkPtr> works;
+    for (size_t i = 0; i < values.size(); ++i) {
+      if (communicator.rank() == 0) {
+        values[i] = static_cast<int32_t>(i * i);
+        works.push_back(communicator.Send(&values[i], 1, DataType::kInt32, 1));
+      } else {
+        works.push_back(communicator.Receive(&values[i], 1, DataType::kInt32, 0));
+      }
+    }
+    for (size_t i = 0; i < values.size(); ++i) {
+      ASSERT_TRUE(works[i]->Wait().ok());
+      ASSERT_EQ(values[i], static_cast<int32_t>(i * i));
+    }
+  });
+}
+
+TEST(Gloo, BarrierReturnsOnNoRankBeforeAllHaveCome) {
+  std::atomic<int> arrived = 0;
+  RunRanks(4, [&](Communicator& communicator) {
+    for (int round = 1; round <= 20; ++round) {
+      arrived.fetch_add(1);
+      ASSERT_TRUE(communicator.Barrier()->Wait().ok());
+      ASSERT_GE(arrived.load(), 4 * round);
+    }
+  });
+}
+
+// Sums of floats depend on the order of additions; it must not change from run to run.
+TEST(Gloo, AllReduceIsBitwiseTheSameInTwoRuns) {
+  std::vector<std::vector<float>> results;
+  for (int run = 0; run < 2; ++run) {
+    std::vector<float> first;
+    RunRanks(4, [&](Communicator& communicator) {
+      std::vector<float> data(123'457);
+      for (size_t i = 0; i < data.size(); ++i) {
+        data[i] = 1.0F / static_cast<float>(i * 7 + 3 + static_cast<size_t>(communicator.rank()));
+      }
+      ASSERT_TRUE(
+          communicator.AllReduce(data.data(), data.size(), DataType::kFloat32, ReduceOp::kAvg)
+              ->Wait()
+              .ok());
+      if (communicator.rank() == 0) first = data;
+    });
+    results.push_back(first);
+  }
+  ASSERT_EQ(results[0].size(), 123'457U);
+  EXPECT_EQ(std::memcmp(results[0].data(), results[1].data(), results[0].size() * sizeof(float)),
+            0);
+}
+
+TEST(Gloo, EachRankPublishesOneValue) {
+  SharedExchange exchange;
+  std::vector<std::thread> threads;
+  for (int rank = 0; rank < 5; ++rank) {
+    threads.emplace_back([&, rank] {
+      CommunicatorOptions options;
+      options.rank = rank;
+      options.size = 5;
+      ASSERT_TRUE(CreateGlooCommunicator(options, exchange.Get()).ok());
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(exchange.published(), 5);
+}
+
+TEST(Gloo, OneRankNeedsNoPeersAndNoExchange) {
+  CommunicatorOptions options;
+  auto communicator = CreateGlooCommunicator(options, Exchange{});
+  ASSERT_TRUE(communicator.ok());
+  float value = 3;
+  EXPECT_TRUE((*communicator)->AllReduce(&value, 1, DataType::kFloat32, ReduceOp::kAvg)->Done());
+  EXPECT_EQ(value, 3);
+  EXPECT_EQ((*communicator)->Send(&value, 1, DataType::kFloat32, 0)->Wait().code(),
+            absl::StatusCode::kInvalidArgument);
+}
+
+TEST(Gloo, TheObserverIsToldOfEachOperationBeforeAndAfter) {
+  std::mutex mutex;
+  std::vector<std::string> seen;
+  SharedExchange exchange;
+  std::vector<std::thread> threads;
+  for (int rank = 0; rank < 2; ++rank) {
+    threads.emplace_back([&, rank] {
+      CommunicatorOptions options;
+      options.rank = rank;
+      options.size = 2;
+      if (rank == 0) {
+        options.observer = [&](const char* operation, uint64_t sequence, bool finished) {
+          std::lock_guard<std::mutex> lock(mutex);
+          seen.push_back(
+              absl::StrCat(operation, " ", sequence, finished ? " finished" : " started"));
+        };
+      }
+      auto communicator = CreateGlooCommunicator(options, exchange.Get());
+      ASSERT_TRUE(communicator.ok());
+      float value = 1;
+      (*communicator)->AllReduce(&value, 1, DataType::kFloat32, ReduceOp::kSum);
+      (*communicator)->Barrier();
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(seen, (std::vector<std::string>{"all_reduce 1 started", "all_reduce 1 finished",
+                                            "barrier 2 started", "barrier 2 finished"}));
+}
+
+}  // namespace
+}  // namespace ddprun
