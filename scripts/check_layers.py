@@ -13,17 +13,18 @@ LAYERS = {
     "common": [],
     "launcher/store": ["common", "ddprun/v1"],
     "launcher/coordinator": ["common", "ddprun/v1", "launcher/store"],
-    "launcher/agent": ["common", "ddprun/v1"],
+    "launcher/console": ["common"],
+    "launcher/agent": ["common", "ddprun/v1", "launcher/console"],
     "launcher/keeper": ["common"],
     # The composition root: the command line makes the coordinator's server and the agent, and knows no more of them.
-    "launcher/cli": ["common", "ddprun/v1", "launcher/coordinator/server.h", "launcher/agent/agent.h"],
+    "launcher/cli": ["common", "ddprun/v1", "launcher/console", "launcher/coordinator/server.h", "launcher/agent/agent.h"],
     "launcher/sim": ["common", "ddprun/v1", "launcher/coordinator", "launcher/agent", "launcher/store"],
     "worker/client": ["common"],
     "worker/comm": ["common"],
     "worker/parallel": ["common", "worker/comm"],
     "worker/model": ["common"],
     "worker/data": ["common", "worker/parallel"],
-    "worker/checkpoint": ["common", "worker/client", "worker/parallel"],
+    "worker/checkpoint": ["common", "worker/client", "worker/parallel", "worker/model", "worker/trainer/client.h"],
     "worker/trainer": ["common", "worker"],
 }
 TORCH = r"torch/|ATen/|c10/"
