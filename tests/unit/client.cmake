@@ -1,7 +1,7 @@
 # libddprun (worker/client) and the text of its packets (common/wire).
 ddprun_test(NAME wire_test LABEL unit SOURCES unit/wire_test.cc LIBS ddprun_wire)
 foreach(subject exchange progress edge checkpoint)
-  ddprun_test(NAME client_${subject}_test LABEL unit
+  ddprun_test(NAME client_${subject}_test LABEL unit TIMEOUT 120
     SOURCES unit/client_${subject}_test.cc unit/client_keeper.cc LIBS ddprun_client)
 endforeach()
 # The file operations of a checkpoint are recorded, and made to fail.

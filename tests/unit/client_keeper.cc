@@ -158,8 +158,10 @@ LaunchedWorker::~LaunchedWorker() {
   if (handle_ != nullptr) ddprun_close(handle_);
 }
 
-TemporaryFolder::TemporaryFolder() {
-  std::string name = (std::filesystem::temp_directory_path() / "ddprun-test-XXXXXX").string();
+TemporaryFolder::TemporaryFolder(const std::string& parent) {
+  const std::filesystem::path folder =
+      parent.empty() ? std::filesystem::temp_directory_path() : std::filesystem::path(parent);
+  std::string name = (folder / "ddprun-test-XXXXXX").string();
   EXPECT_NE(mkdtemp(name.data()), nullptr);
   path_ = name;
 }

@@ -75,7 +75,8 @@ class LaunchedWorker {
 // A folder that is removed with all it holds.
 class TemporaryFolder {
  public:
-  TemporaryFolder();
+  // In `parent`, or where temporary files usually are.
+  explicit TemporaryFolder(const std::string& parent = "");
   ~TemporaryFolder();
   const std::string& path() const { return path_; }
 

@@ -11,7 +11,6 @@
 #define _POSIX_C_SOURCE 200809L
 #include <inttypes.h>
 #include <stdio.h>
-#include <unistd.h>
 
 #include "worker/client/internal.h"
 
@@ -70,7 +69,7 @@ static void give_up(ddprun_handle* d) {
   ddprun_packet_text(&packet, "KIND", "error");
   ddprun_packet_text(&packet, "MESSAGE", "libddprun: more than 8 unanswered edge requests");
   ddprun_send(d, &packet, 0);
-  _exit(1);
+  ddprun_exit();
 }
 
 void ddprun_edge_requested(ddprun_handle* d, int64_t id, int stop) {

@@ -151,6 +151,9 @@ int ddprun_condition_init(pthread_cond_t* condition);
 // Sends one packet, from any thread. `patient` waits for room up to kDdprunSendSeconds; otherwise a
 // full socket is DDPRUN_ETIMEOUT at once. By hand nothing is sent and 0 returned.
 int ddprun_send(ddprun_handle* d, const struct ddprun_packet* packet, int patient);
+// Ends the process with 1 at once: nothing is to be saved, and neither exit handlers nor buffers of
+// the program may hold it up.
+void ddprun_exit(void);
 int ddprun_reader_start(ddprun_handle* d);
 void ddprun_reader_stop(ddprun_handle* d);
 

@@ -4,8 +4,10 @@
 #include <errno.h>
 #include <poll.h>
 #include <signal.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
+#include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -40,10 +42,15 @@ int ddprun_send(ddprun_handle* d, const struct ddprun_packet* packet, int patien
   }
 }
 
-// The launcher is gone or wants this process gone: nothing is to be saved, and neither exit
-// handlers nor buffers of the program may hold it up.
+void ddprun_exit(void) {
+  // Not _exit: libraries that wrap it (sanitizers, profilers) flush and wait there.
+  syscall(SYS_exit_group, 1);
+  abort();
+}
+
+// The launcher is gone or wants this process gone.
 static void leave(const ddprun_handle* d) {
-  if (!atomic_load(&d->closing)) _exit(1);
+  if (!atomic_load(&d->closing)) ddprun_exit();
 }
 
 static int purpose_is_stop(const struct ddprun_fields* fields) {
