@@ -1,0 +1,137 @@
+#include "launcher/sim/checker.h"
+
+#include "absl/strings/str_cat.h"
+
+namespace ddprun::sim {
+
+void Checker::Violate(const char* invariant, std::string text) {
+  if (violation_.empty()) violation_ = absl::StrCat(invariant, ": ", text);
+}
+
+void Checker::OnRecord(const coordinator::State& state, const nlohmann::ordered_json& event) {
+  const auto& name = event.begin()->get_ref<const std::string&>();
+  if (name == "checkpoint_rejected") {
+    rejected_ = true;
+  } else if (name == "generation_started") {
+    ++generations_;
+  } else if (name == "generation_ended") {
+    if (state.generation.failed) ++failed_;
+  } else if (name == "restart_scheduled") {
+    ++charged_;
+    if (event["restarts_used"].get<uint64_t>() != charged_) {
+      Violate("I3", absl::StrCat("restarts_used is ", event["restarts_used"].get<uint64_t>(),
+                                 " at restart ", charged_));
+    }
+  }
+}
+
+void Checker::CheckBudget(const coordinator::State& state) {
+  const uint64_t budget = state.spec.restart().max_restarts();
+  if (charged_ > budget) Violate("I3", absl::StrCat(charged_, " restarts of ", budget));
+  if (failed_ > charged_ + 1) {
+    Violate("I3", absl::StrCat(failed_, " failed generations, ", charged_, " restarts charged"));
+  }
+  if (generations_ > 1 + charged_ + state.history.restarts_free) {
+    Violate("I3",
+            absl::StrCat(generations_, " generations began with ", charged_, " restarts charged"));
+  }
+}
+
+void Checker::OnStarts(const std::vector<const v1::StartWorkers*>& starts) {
+  uint32_t next = 0;
+  for (size_t i = 0; i < starts.size(); ++i) {
+    const v1::StartWorkers& start = *starts[i];
+    if (start.first_rank() != next || start.group_rank() != i ||
+        start.group_world_size() != starts.size() || start.local_world_size() == 0 ||
+        start.world_size() != starts[0]->world_size()) {
+      Violate("I6", absl::StrCat("node ", i, " gets ranks ", start.first_rank(), "+",
+                                 start.local_world_size(), " of ", start.world_size()));
+    }
+    next += start.local_world_size();
+  }
+  if (next != starts[0]->world_size()) {
+    Violate("I6", absl::StrCat(next, " ranks were given of ", starts[0]->world_size()));
+  }
+}
+
+void Checker::AfterCoordinator(const coordinator::State& state,
+                               const std::vector<coordinator::Effect>& effects) {
+  rejected_ = false;
+  std::vector<const v1::StartWorkers*> starts;
+  for (const coordinator::Effect& effect : effects) {
+    if (const auto* record = std::get_if<coordinator::RecordEvent>(&effect)) {
+      OnRecord(state, record->event);
+    } else if (const auto* persist = std::get_if<coordinator::PersistGeneration>(&effect)) {
+      if (persist->generation <= newest_generation_) {
+        Violate("I7",
+                absl::StrCat("generation ", persist->generation, " follows ", newest_generation_));
+      }
+      newest_generation_ = persist->generation;
+    } else if (const auto* send = std::get_if<coordinator::SendToNode>(&effect)) {
+      // A message that is sent again stands alone; the first sending is one transition.
+      if (send->message.has_start_workers() &&
+          std::holds_alternative<coordinator::RecordEvent>(effects.front())) {
+        starts.push_back(&send->message.start_workers());
+      }
+    } else if (const auto* finish = std::get_if<coordinator::FinishJob>(&effect)) {
+      const int32_t code = stop_signal_ == 0 ? 0 : 128 + stop_signal_;
+      if (stop_asked_ &&
+          (finish->outcome.status != "stopped" || finish->outcome.exit_code != code)) {
+        Violate("I9", absl::StrCat("a stop ended as ", finish->outcome.status, " with ",
+                                   finish->outcome.exit_code));
+      }
+    }
+  }
+  if (!starts.empty()) OnStarts(starts);
+  CheckBudget(state);
+  if (state.committed_step < committed_step_ && !rejected_) {
+    Violate("I8", absl::StrCat("the committed step went from ", committed_step_, " back to ",
+                               state.committed_step));
+  }
+  committed_step_ = state.committed_step;
+}
+
+void Checker::ResumeWasChosen(const coordinator::ResumeChosen& chosen) {
+  chosen_ = chosen;
+}
+
+void Checker::StopWasAsked(bool accepted, int32_t signal) {
+  if (!accepted) return;
+  stop_asked_ = true;
+  if (signal != 0) stop_signal_ = signal;
+}
+
+void Checker::Committing(const coordinator::CommitCheckpoint& commit, const Disk& disk) {
+  if (!disk.HasAllShards(commit.generation, commit.step, commit.world_size)) {
+    Violate("I8", absl::StrCat("step ", commit.step, " of generation ", commit.generation,
+                               " is committed before each rank wrote it"));
+  }
+}
+
+void Checker::NodeStarts(const v1::StartWorkers& order, Gang& gang) {
+  if (order.generation() != chosen_.generation || order.resume_step() != chosen_.step ||
+      order.resume_from() != chosen_.path) {
+    Violate("I2", absl::StrCat("generation ", order.generation(), " resumes from step ",
+                               order.resume_step(), ", chosen was step ", chosen_.step));
+  }
+  if (order.world_size() != gang.world_size || order.group_world_size() != gang.group_world_size) {
+    Violate("I6", absl::StrCat("world size ", order.world_size(), " and ", gang.world_size));
+  }
+  for (uint32_t i = 0; i < order.local_world_size(); ++i) {
+    const uint32_t rank = order.first_rank() + i;
+    if (rank >= gang.ranks.size() || gang.ranks[rank]) {
+      Violate("I6", absl::StrCat("rank ", rank, " of ", gang.world_size, " was given twice"));
+      return;
+    }
+    gang.ranks[rank] = true;
+  }
+}
+
+void Checker::WorkerReads(const v1::Value& value, uint64_t generation) {
+  const std::string mark = absl::StrCat("g", generation, ":");
+  if (value.value().compare(0, mark.size(), mark) != 0) {
+    Violate("I5", absl::StrCat("a worker of generation ", generation, " read ", value.value()));
+  }
+}
+
+}  // namespace ddprun::sim

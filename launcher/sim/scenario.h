@@ -1,0 +1,96 @@
+// What one simulated job looks like and what will go wrong in it: everything drawn from the seed
+// before the job begins.
+//
+// Pure values. The same (seed, part) gives the same scenario for ever.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "ddprun/v1/job.pb.h"
+
+namespace ddprun::sim {
+
+constexpr int64_t kMillisecondNs = 1'000'000;
+constexpr int64_t kSecondNs = 1'000'000'000;
+
+struct NodePlan {
+  std::string name;
+  uint32_t slots = 1;
+  int32_t rank_wanted = -1;
+  int64_t joins_ns = 0;
+  int64_t clock_offset_ns = 0;  // its CLOCK_REALTIME minus the coordinator's
+};
+
+// Of each message in either direction.
+struct NetworkPlan {
+  double loss = 0;
+  double duplicate = 0;
+  double straggler = 0;  // share that comes up to a second late
+  int64_t delay_min_ns = 0;
+  int64_t delay_max_ns = 0;
+};
+
+struct WorkPlan {
+  uint64_t total_steps = 0;
+  int64_t step_ns = 0;
+  uint64_t checkpoint_every = 0;
+  int64_t write_ns = 0;               // longest time that a rank needs for its shard
+  double peers_hang = 0;              // share of ranks that hang silently when a peer is gone
+  double ignores_term = 0;            // share of workers that need KILL
+  bool last_checkpoint_again = true;  // a resumed generation with nothing to do writes all the same
+};
+
+enum class FaultKind {
+  kWorkerKilled,
+  kTwoWorkersKilled,
+  kWorkerError,   // reports its error, then ends
+  kWorkerExits,   // ends with a code and says nothing
+  kWorkerConfig,  // reports an error that a restart cannot mend
+  kWorkerHangs,
+  kWorkerMistaken,  // reports that a peer is gone although none is
+  kNodePaused,      // with everything on it
+  kAgentPaused,
+  kNodeDies,
+  kAgentKilled,
+  kAgentLeaves,
+  kKeeperKilled,
+  kStreamBreaks,
+  kPartition,
+  kShardFails,
+  kCommitFails,
+  kNewestCorrupt,
+  kCoordinatorPaused,
+  kSpawnFails,
+  kAskCheckpoint,  // controls count as disturbances, not as faults
+  kAskStop,
+  kAskKill,
+};
+const char* FaultName(FaultKind kind);
+bool IsControl(FaultKind kind);
+
+struct FaultPlan {
+  FaultKind kind = FaultKind::kWorkerKilled;
+  uint64_t at_event = 0;
+};
+
+struct Scenario {
+  uint64_t seed = 0;
+  uint64_t part = 0;  // a seed is one job or several in a row
+  uint64_t random_seed = 0;
+  bool single_node = false;
+  v1::JobSpec spec;
+  std::vector<NodePlan> nodes;
+  NetworkPlan network;
+  WorkPlan work;
+  std::vector<FaultPlan> faults;  // by at_event
+};
+
+struct ScenarioOptions {
+  bool faults = true;  // false: nothing goes wrong
+};
+
+Scenario MakeScenario(uint64_t seed, uint64_t part, const ScenarioOptions& options);
+
+}  // namespace ddprun::sim

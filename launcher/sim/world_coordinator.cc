@@ -1,0 +1,148 @@
+// The coordinator's shell: feeds its core and performs what it decides.
+#include <algorithm>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "launcher/sim/world.h"
+
+namespace ddprun::sim {
+namespace {
+
+constexpr int64_t kDiskMinNs = kMillisecondNs;
+constexpr int64_t kDiskMaxNs = 60 * kMillisecondNs;
+
+uint32_t NumberIn(const std::string& name) {
+  uint32_t number = 0;
+  return absl::SimpleAtoi(name.substr(1), &number) ? number : 0;
+}
+
+}  // namespace
+
+void World::StepCoordinator(const coordinator::Event& event) {
+  std::vector<coordinator::Effect> effects = coordinator::Step(coordinator_, event, now_ns_);
+  checker_.AfterCoordinator(coordinator_, effects);
+  for (coordinator::Effect& effect : effects) {
+    std::visit([this](auto& e) { Do(e); }, effect);
+  }
+  const coordinator::Generation& g = coordinator_.generation;
+  if (g.step > best_step_) {
+    best_step_ = g.step;
+    NoteProgress();
+  }
+  ArmCoordinator();
+}
+
+void World::ArmCoordinator() {
+  const int64_t next_ns = coordinator::NextDeadlineNs(coordinator_);
+  if (next_ns == 0 || (coordinator_armed_ns_ != 0 && coordinator_armed_ns_ <= next_ns)) return;
+  coordinator_armed_ns_ = std::max(next_ns, now_ns_);
+  queue_.Push({.when_ns = coordinator_armed_ns_,
+               .what = What::kCoordinatorTime,
+               .number = static_cast<uint64_t>(coordinator_armed_ns_)});
+}
+
+void World::CoordinatorTime(const SimEvent& event) {
+  if (coordinator_armed_ns_ != event.when_ns) return;  // an earlier one was set since
+  coordinator_armed_ns_ = 0;
+  const int64_t next_ns = coordinator::NextDeadlineNs(coordinator_);
+  if (next_ns == 0 || next_ns > now_ns_) return ArmCoordinator();
+  StepCoordinator(coordinator::TimePassed{});
+  const int64_t after_ns = coordinator::NextDeadlineNs(coordinator_);
+  if (after_ns != 0 && after_ns <= now_ns_) {
+    checker_.Violate("I10",
+                     absl::StrCat("the coordinator, ", coordinator::PhaseName(coordinator_.phase),
+                                  ", waits for ", after_ns / 1e9, " s, which is over"));
+  }
+}
+
+void World::Do(coordinator::SendToNode& effect) {
+  const SimNode& node = nodes_[NumberIn(effect.node)];
+  const uint32_t agent = NumberIn(effect.incarnation);
+  if (agent >= node.server_streams.size() || node.server_streams[agent] == 0) return;
+  if (effect.message.has_heartbeat_answer()) {
+    effect.message.mutable_heartbeat_answer()->set_sent_ns(now_ns_);
+  }
+  SendDownstream(node.server_streams[agent], std::move(effect.message));
+}
+
+// The server ends the stream after what is queued; nothing more is read from it.
+void World::Do(coordinator::CloseNode& effect) {
+  SimNode& node = nodes_[NumberIn(effect.node)];
+  const uint32_t agent = NumberIn(effect.incarnation);
+  if (agent >= node.server_streams.size() || node.server_streams[agent] == 0) return;
+  const uint32_t stream = node.server_streams[agent];
+  node.server_streams[agent] = 0;
+  BreakStream(stream, 2 * scenario_.network.delay_max_ns, 0);
+}
+
+void World::Do(coordinator::RecordEvent& effect) {
+  const auto& name = effect.event.begin()->get_ref<const std::string&>();
+  if (name == "generation_started") {
+    NoteProgress();
+    best_step_ = 0;
+  }
+  if (tracing()) Say("event", effect.event.dump());
+}
+
+void World::Do(coordinator::PersistGeneration&) {}
+
+int64_t World::DiskTime() {
+  disk_free_ns_ = std::max(disk_free_ns_, now_ns_) + random_.Between(kDiskMinNs, kDiskMaxNs);
+  return disk_free_ns_;
+}
+
+void World::Do(coordinator::ChooseResume& effect) {
+  queue_.Push({.when_ns = DiskTime(),
+               .what = What::kResumeChosen,
+               .slot = chosen_.Put(disk_.Choose(effect.generation))});
+}
+
+void World::Do(coordinator::CommitCheckpoint& effect) {
+  checker_.Committing(effect, disk_);
+  queue_.Push({.when_ns = DiskTime(),
+               .what = What::kCheckpointStored,
+               .id = static_cast<uint32_t>(effect.generation),
+               .number = effect.step});
+}
+
+// The checkpoint becomes real at this moment.
+void World::CommitDone(const SimEvent& event) {
+  coordinator::CheckpointStored stored{event.id, event.number, false, "", ""};
+  if (commit_fails_) {
+    commit_fails_ = false;
+    disk_.DropStaging(stored.generation, stored.step);
+    stored.reason = "no space left on device";
+  } else if (disk_.Commit(stored.generation, stored.step)) {
+    stored.ok = true;
+    stored.path = absl::StrCat("step-", stored.step);
+  } else {
+    stored.reason = "the folder is there already";
+  }
+  if (tracing()) Say("disk", absl::StrCat("commit of step ", stored.step, " ", stored.reason));
+  StepCoordinator(stored);
+}
+
+void World::Do(coordinator::DropStaging& effect) {
+  disk_.DropStaging(effect.generation, effect.step);
+}
+
+void World::Do(coordinator::FinishJob& effect) {
+  finished_ = true;
+  outcome_ = effect.outcome;
+  if (tracing()) {
+    Say("coordinator", absl::StrCat("ends: ", outcome_.status, " ", outcome_.exit_code, " ",
+                                    outcome_.failure_kind, " ", outcome_.reason));
+  }
+  // Nothing of the job may be left where it could run.
+  for (const SimKeeper& keeper : keepers_) {
+    const SimNode& node = nodes_[keeper.node];
+    const bool fenced = node.paused_until_ns > now_ns_ && keeper.lease_until_ns != 0 &&
+                        keeper.lease_until_ns <= node.paused_until_ns;
+    if (keeper.alive > 0 && !fenced) {
+      checker_.Violate("I1", absl::StrCat("the job is over, but generation ", keeper.generation,
+                                          " runs on ", node.plan.name));
+    }
+  }
+}
+
+}  // namespace ddprun::sim
