@@ -123,9 +123,18 @@ void HandleEdge(Turn& turn, const v1::EdgeReached& edge) {
     return;
   }
   g.agreement->edges[edge.rank()] = edge.step();
-  if (g.agreement->edges.size() < g.workers.size()) return;
+  ConcludeAgreement(turn);
+}
+
+void ConcludeAgreement(Turn& turn) {
+  Generation& g = turn.state.generation;
+  if (!g.agreement) return;
   uint64_t step = 0;
-  for (const auto& [rank, own] : g.agreement->edges) step = std::max(step, own);
+  for (uint32_t rank = 0; rank < g.workers.size(); ++rank) {
+    auto edge = g.agreement->edges.find(rank);
+    if (edge == g.agreement->edges.end() && !g.workers[rank].exited) return;
+    if (edge != g.agreement->edges.end()) step = std::max(step, edge->second);
+  }
   v1::CoordinatorMessage message;
   auto* at = message.mutable_checkpoint_at();
   at->set_generation(g.number);

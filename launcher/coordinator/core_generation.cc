@@ -255,6 +255,9 @@ void HandleWorkerExited(Turn& turn, const v1::WorkerExited& exited) {
     // Each keeper ends by itself when its workers are gone; nobody needs an order.
     s.phase = Phase::kStopping;
     g.end_reason = "finished";
+  } else {
+    // A rank that is through needs no agreed step; those that wait for one must not wait for it.
+    ConcludeAgreement(turn);
   }
 }
 
@@ -289,7 +292,8 @@ void AfterStop(Turn& turn) {
   }
   RememberProgress(s);
   if (g.failed) return AfterFailure(turn);
-  turn.Record("generation_ended", {{"reason", g.end_reason}, {"rank", -1}});
+  turn.Record("generation_ended",
+              {{"reason", s.stop.requested ? s.stop.reason : g.end_reason}, {"rank", -1}});
   if (s.stop.requested) {
     return Finish(turn,
                   {"stopped", s.stop.signal != 0 ? 128 + s.stop.signal : 0, "", s.stop.reason});

@@ -54,6 +54,8 @@ void HandleCheckpointStored(Turn& turn, const CheckpointStored& stored);
 void DropCheckpoint(Turn& turn, const std::string& reason);
 void HandleEdge(Turn& turn, const v1::EdgeReached& edge);
 void HandleControl(Turn& turn, const ControlAsked& asked);
+// Tells the agreed step once every rank that still runs has named its edge.
+void ConcludeAgreement(Turn& turn);
 // Asks for an agreed step if one is wanted and none is being agreed.
 void MaybeRequestEdge(Turn& turn);
 
