@@ -16,7 +16,7 @@
 namespace ddprun {
 namespace {
 
-absl::Status SystemError(std::string_view what, const std::string& path, int error) {
+absl::Status SystemError(const std::string& what, const std::string& path, int error) {
   return absl::ErrnoToStatus(error, absl::StrCat(what, " ", path));
 }
 
@@ -134,9 +134,9 @@ absl::Status ReplaceFile(FileSystem& files, const std::string& path, std::string
 }
 
 std::string JoinPath(std::string_view folder, std::string_view name) {
-  if (folder.empty()) return std::string(name);
-  if (folder.back() == '/') return absl::StrCat(folder, name);
-  return absl::StrCat(folder, "/", name);
+  std::string path(folder);
+  if (!path.empty() && path.back() != '/') path += '/';
+  return path.append(name);
 }
 
 std::string ParentPath(const std::string& path) {
