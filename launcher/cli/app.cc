@@ -1,0 +1,135 @@
+#include "launcher/cli/app.h"
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
+#include "launcher/cli/option_table.h"
+
+namespace ddprun::cli {
+namespace {
+
+constexpr char kRunHelp[] =
+    R"(ddprun starts distributed training, watches it, and starts it again when something fails.
+
+Examples
+  NAME --nproc 4 train.cfg
+      trains the model that train.cfg describes in 4 processes, on GPUs where there are any
+  NAME --nproc 4 train.cfg --set train.lr=0.01
+      the same with one key of train.cfg changed
+  NAME --nproc gpu -- python3 train.py --epochs 10
+      runs a program of your own once for each GPU, with torchrun's environment
+      (RANK, WORLD_SIZE, MASTER_ADDR …)
+  NAME --nproc gpu train.py --epochs 10
+      the same, as torchrun writes it
+  NAME --resume
+      goes on with the newest run from its newest checkpoint
+Ctrl-C stops: the trainer saves a checkpoint first. A second Ctrl-C kills at once.
+
+Usage: NAME [run] [options] (train.cfg | -- program arguments…)
+       NAME coordinator --listen HOST:PORT [options] (train.cfg | -- program arguments…)
+       NAME agent --coordinator HOST:PORT [options]
+)";
+
+constexpr char kCoordinatorHelp[] =
+    R"(ddprun coordinator runs a job whose workers are on other machines (or here), each with an agent.
+
+Examples
+  NAME coordinator --listen 0.0.0.0:29400 --nnodes 2 train.cfg
+      on one machine; prints "listening on HOST:PORT" and waits for two nodes
+  NAME agent --coordinator 10.0.0.1:29400 --nproc 8
+      on each of the two, 10.0.0.1 being the machine of the coordinator
+
+Usage: NAME coordinator --listen HOST:PORT [options] (train.cfg | -- program arguments…)
+)";
+
+constexpr char kAgentHelp[] =
+    R"(ddprun agent offers this machine to a coordinator, and runs the workers that it asks for.
+
+Examples
+  NAME agent --coordinator 10.0.0.1:29400 --nproc gpu
+      one worker for each GPU of this machine
+
+Usage: NAME agent --coordinator HOST:PORT [options]
+)";
+
+unsigned BitOf(Command command) {
+  switch (command) {
+    case Command::kCoordinator:
+      return kForCoordinator;
+    case Command::kAgent:
+      return kForAgent;
+    case Command::kRun:
+    case Command::kHelp:
+    case Command::kVersion:
+      return kForRun;
+  }
+  return kForRun;
+}
+
+// Our own usage lines stand in the description, examples first.
+class HelpFormatter final : public CLI::Formatter {
+ public:
+  HelpFormatter() { column_width(34); }
+  std::string make_usage(const CLI::App*, std::string) const override { return ""; }
+};
+
+std::unique_ptr<CLI::App> MakeApp(Command command) {
+  auto app = std::make_unique<CLI::App>();
+  app->set_help_flag();  // --help is a row like any other
+  for (const OptionRow& row : OptionRows()) {
+    if ((row.commands & BitOf(command)) == 0) continue;
+    CLI::Option* option = nullptr;
+    if (row.value[0] == '\0') {
+      option = app->add_flag(row.names, row.text);
+    } else {
+      option = app->add_option(
+          row.names, CLI::callback_t([](const CLI::results_t&) { return true; }), row.text);
+      option->type_name(row.value);
+      option->multi_option_policy(FirstName(row) == "--set" ? CLI::MultiOptionPolicy::TakeAll
+                                                            : CLI::MultiOptionPolicy::TakeLast);
+    }
+    option->group(row.group);
+  }
+  return app;
+}
+
+absl::Status Bad(const std::string& text) {
+  return absl::InvalidArgumentError(text);
+}
+
+}  // namespace
+
+std::string HelpText(Command command, const std::string& name) {
+  const char* text = command == Command::kCoordinator ? kCoordinatorHelp
+                     : command == Command::kAgent     ? kAgentHelp
+                                                      : kRunHelp;
+  std::unique_ptr<CLI::App> app = MakeApp(command);
+  app->formatter(std::make_shared<HelpFormatter>());
+  return absl::StrCat(absl::StrReplaceAll(text, {{"NAME", name}}), app->help());
+}
+
+absl::Status ApplyOptions(const std::vector<std::string>& arguments, Options* options) {
+  std::unique_ptr<CLI::App> app = MakeApp(options->command);
+  try {
+    // CLI11 takes them from the back.
+    app->parse(std::vector<std::string>(arguments.rbegin(), arguments.rend()));
+  } catch (const CLI::ParseError& error) {
+    return Bad(error.what());
+  }
+  for (const OptionRow& row : OptionRows()) {
+    const std::string name(FirstName(row));
+    const CLI::Option* option = app->get_option_no_throw(name);
+    if (option == nullptr || option->count() == 0 || row.set == nullptr) continue;
+    const CLI::results_t& values = option->results();
+    const size_t first = name == "--set" ? 0 : values.size() - 1;
+    for (size_t i = first; i < values.size(); ++i) {
+      absl::Status status = row.set(values[i], options);
+      if (!status.ok()) return Bad(absl::StrCat(name, " ", values[i], ": ", status.message()));
+    }
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace ddprun::cli

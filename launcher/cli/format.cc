@@ -1,0 +1,222 @@
+#include "launcher/cli/format.h"
+
+#include <cmath>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+
+namespace ddprun::cli {
+namespace {
+
+// A field of an event of whatever type it should have; the default when it is not there or not so.
+template <typename T>
+T Get(const Json& json, const char* key, T otherwise) {
+  const auto found = json.find(key);
+  if (found == json.end()) return otherwise;
+  if constexpr (std::is_same_v<T, std::string>) {
+    return found->is_string() ? found->get<T>() : otherwise;
+  } else {
+    return found->is_number() ? found->get<T>() : otherwise;
+  }
+}
+
+std::string Text(const Json& json, const char* key) {
+  return Get<std::string>(json, key, "");
+}
+
+std::string Ending(const Json& event) {
+  const std::string signal = Text(event, "signal");
+  if (!signal.empty()) return absl::StrCat("was killed by ", signal);
+  return absl::StrCat("exited with code ", Get<int64_t>(event, "exit_code", 0));
+}
+
+std::string Plural(int64_t count, const char* what) {
+  return absl::StrCat(count, " ", what, count == 1 ? "" : "s");
+}
+
+std::string GenerationStarted(const Json& event) {
+  const auto nodes = event.find("nodes");
+  const size_t count = nodes != event.end() && nodes->is_array() ? nodes->size() : 1;
+  std::string line = absl::StrCat("generation ", Get<uint64_t>(event, "generation", 0), ": ",
+                                  Plural(Get<int64_t>(event, "world_size", 0), "worker"));
+  if (count != 1) absl::StrAppend(&line, " on ", count, " nodes");
+  const uint64_t step = Get<uint64_t>(event, "resume_step", 0);
+  if (step != 0) absl::StrAppend(&line, ", from the checkpoint of step ", step);
+  return line;
+}
+
+std::string RestartScheduled(const Json& event) {
+  const double delay = Get<double>(event, "delay_seconds", 0);
+  const uint64_t step = Get<uint64_t>(event, "resume_step", 0);
+  return absl::StrCat("restart ", Get<int64_t>(event, "restarts_used", 0), " of ",
+                      Get<int64_t>(event, "restarts_limit", 0), " ",
+                      delay > 0 ? absl::StrCat("in ", Duration(delay)) : "now",
+                      step != 0 ? absl::StrCat(", from step ", step) : "");
+}
+
+std::string WorkerExited(const Json& event) {
+  if (Text(event, "cause") != "failed") return "";
+  return absl::StrCat("generation ", Get<uint64_t>(event, "generation", 0), ": rank ",
+                      Get<int64_t>(event, "rank", -1), " (pid ", Get<int64_t>(event, "pid", 0),
+                      ") ", Ending(event));
+}
+
+std::string CheckpointTrouble(const Json& event, const char* what) {
+  return absl::StrCat("checkpoint of step ", Get<uint64_t>(event, "step", 0), " ", what, ": ",
+                      Text(event, "reason"));
+}
+
+}  // namespace
+
+std::string Duration(double seconds) {
+  if (!(seconds >= 0) || seconds > 1e9) return "?";
+  if (seconds < 9.95) return absl::StrFormat("%.1f s", seconds);
+  const auto whole = static_cast<int64_t>(std::llround(seconds));
+  if (whole < 60) return absl::StrCat(whole, " s");
+  if (whole < 3600) return absl::StrCat(whole / 60, " min ", whole % 60, " s");
+  if (whole < 86400) return absl::StrCat(whole / 3600, " h ", whole % 3600 / 60, " min");
+  return absl::StrCat(whole / 86400, " d ", whole % 86400 / 3600, " h");
+}
+
+std::string ProgressLine(const Progress& p) {
+  std::string line;
+  if (p.generation > 1) absl::StrAppend(&line, "generation ", p.generation, ", ");
+  if (p.epoch > 0) {
+    absl::StrAppend(&line, "epoch ", p.epoch);
+    if (p.epochs > 0) absl::StrAppend(&line, "/", p.epochs);
+    line += ", ";
+  }
+  absl::StrAppend(&line, "step ", p.step);
+  if (p.total_steps > 0) absl::StrAppend(&line, "/", p.total_steps);
+  if (p.has_loss) absl::StrAppend(&line, absl::StrFormat(", loss %.4g", p.loss));
+  if (p.samples_per_second > 0) {
+    absl::StrAppend(
+        &line, absl::StrFormat(p.samples_per_second < 100 ? ", %.1f samples/s" : ", %.0f samples/s",
+                               p.samples_per_second));
+  }
+  if (p.total_steps > p.step && p.steps_per_second > 0) {
+    const auto left = static_cast<double>(p.total_steps - p.step);
+    absl::StrAppend(&line, ", ", Duration(left / p.steps_per_second), " left");
+  }
+  return line;
+}
+
+std::string EventLine(const Json& event) {
+  const std::string name = Text(event, "event");
+  if (name == "generation_started") return GenerationStarted(event);
+  if (name == "restart_scheduled") return RestartScheduled(event);
+  if (name == "worker_exited") return WorkerExited(event);
+  if (name == "node_lost") {
+    return absl::StrCat("node ", Text(event, "node"), " was lost: ", Text(event, "reason"));
+  }
+  if (name == "checkpoint_failed") return CheckpointTrouble(event, "failed, training goes on");
+  if (name == "checkpoint_rejected") {
+    return CheckpointTrouble(event, "does not verify, an older one is used");
+  }
+  if (name == "worker_unkillable") {
+    const auto pids = event.find("pids");
+    return absl::StrCat("node ", Text(event, "node"), ": still there after SIGKILL: pid ",
+                        pids == event.end() ? "?" : pids->dump(),
+                        " (stuck in the kernel, as with a dead network disk or driver)");
+  }
+  if (name == "generation_ended") {
+    const std::string reason = Text(event, "reason");
+    if (reason.empty() || reason == "finished") return "";
+    const int64_t rank = Get<int64_t>(event, "rank", -1);
+    return absl::StrCat("generation ", Get<uint64_t>(event, "generation", 0),
+                        " ended: ", rank >= 0 ? absl::StrCat("rank ", rank, " ") : "", reason);
+  }
+  return "";
+}
+
+namespace {
+
+// "test_accuracy 0.8791, test_loss 0.34"
+std::string Metrics(const Json& result) {
+  std::string text;
+  const auto metrics = result.find("metrics");
+  if (metrics == result.end() || !metrics->is_object()) return text;
+  for (const auto& [name, value] : metrics->items()) {
+    if (!value.is_number()) continue;
+    absl::StrAppend(&text, ", ", name, absl::StrFormat(" %.4g", value.get<double>()));
+  }
+  return text;
+}
+
+std::string Headline(const Json& result, const SummaryContext& context) {
+  const std::string status = Text(result, "status");
+  std::string line = status;
+  if (status == "stopped") {
+    const std::string reason = Text(result, "reason");
+    if (!reason.empty()) line = reason;
+  } else if (status == "failed") {
+    line = absl::StrCat("failed with exit code ", Get<int64_t>(result, "exit_code", 1));
+    const std::string kind = Text(result, "failure_kind");
+    if (!kind.empty()) absl::StrAppend(&line, " (", kind, ")");
+  }
+  absl::StrAppend(&line, " after ", Duration(context.seconds));
+  const uint64_t step = Get<uint64_t>(result, "final_step", 0);
+  if (context.trainer || step != 0)
+    absl::StrAppend(&line, ", ", Plural(static_cast<int64_t>(step), "step"));
+  return line + Metrics(result);
+}
+
+void AddFailure(const Json& failure, const SummaryContext& context,
+                std::vector<std::string>* lines) {
+  const int64_t rank = Get<int64_t>(failure, "rank", -1);
+  const std::string node = Text(failure, "node");
+  const std::string reason = Text(failure, "reason");
+  const int64_t pid = Get<int64_t>(failure, "pid", 0);
+  const uint64_t generation = Get<uint64_t>(failure, "generation", 0);
+  if (rank < 0) {
+    lines->push_back(absl::StrCat("  cause: ", reason));
+    lines->push_back(absl::StrCat("  logs: ", context.run_dir, "/logs/g", generation, "/"));
+    return;
+  }
+  const bool ended = pid != 0;
+  std::string cause = absl::StrCat("  cause: rank ", rank, node.empty() ? "" : " on node ", node,
+                                   ended ? absl::StrCat(", pid ", pid, ", ", Ending(failure)) : "");
+  // The reason often begins with the same words.
+  if (reason != Ending(failure)) absl::StrAppend(&cause, ": ", reason);
+  lines->push_back(cause);
+  const std::string log =
+      absl::StrCat(context.run_dir, "/logs/g", generation, "/rank", rank, ".log");
+  const auto tail = failure.find("log_tail");
+  if (tail == failure.end() || !tail->is_array() || tail->empty()) {
+    lines->push_back(absl::StrCat("  it wrote nothing to its log ", log));
+    return;
+  }
+  lines->push_back(absl::StrCat("  the end of its log ", log, ":"));
+  for (const auto& line : *tail) {
+    if (line.is_string()) lines->push_back(absl::StrCat("    | ", line.get<std::string>()));
+  }
+}
+
+}  // namespace
+
+std::vector<std::string> Summary(const Json& result, const SummaryContext& context) {
+  std::vector<std::string> lines = {Headline(result, context)};
+  const std::string status = Text(result, "status");
+  const int64_t restarts = Get<int64_t>(result, "restarts", 0);
+  const double lost = Get<double>(result, "time_lost_s", 0);
+  if (restarts > 0 || lost > 0) {
+    lines.push_back(absl::StrCat("  ", Plural(restarts, "restart"), ", ", Duration(lost),
+                                 " of training lost to failures"));
+  }
+  if (status == "failed") {
+    const auto failure = result.find("first_failure");
+    if (failure != result.end() && failure->is_object()) AddFailure(*failure, context, &lines);
+    const std::string reason = Text(result, "reason");
+    if (!reason.empty()) lines.push_back(absl::StrCat("  no restart: ", reason));
+  }
+  const std::string digest = Text(result, "weights_digest");
+  if (!digest.empty()) lines.push_back(absl::StrCat("  weights digest ", digest));
+  if (status == "succeeded") {
+    lines.push_back(absl::StrCat("  results: ", context.run_dir));
+  } else {
+    lines.push_back(absl::StrCat("  to go on: ", context.resume_command));
+  }
+  return lines;
+}
+
+}  // namespace ddprun::cli

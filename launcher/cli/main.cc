@@ -1,0 +1,38 @@
+// ddprun: parses the command line and runs the command.
+#include <cstdio>
+#include <cstdlib>
+#include <string>
+#include <vector>
+
+#include "launcher/cli/commands.h"
+#include "launcher/cli/options.h"
+#include "launcher/cli/preflight.h"
+#include "launcher/cli/signals.h"
+
+int main(int argc, char** argv) {
+  using ddprun::cli::Command;
+  const std::vector<std::string> command_line(argv, argv + argc);
+  const std::string name = argc > 0 ? command_line[0] : "ddprun";
+  const std::vector<std::string> arguments(command_line.begin() + (argc > 0 ? 1 : 0),
+                                           command_line.end());
+  const auto options = ddprun::cli::ParseCommandLine(arguments, name);
+  if (!options.ok()) {
+    std::fprintf(stderr, "ddprun: %s\n", std::string(options.status().message()).c_str());
+    return ddprun::cli::kExitBadUsage;
+  }
+  if (options->command == Command::kHelp) {
+    std::fputs(options->help.c_str(), stdout);
+    return 0;
+  }
+  if (options->command == Command::kVersion) {
+    std::puts("ddprun " DDPRUN_VERSION);
+    return 0;
+  }
+  ddprun::cli::BlockSignals();
+  const ddprun::cli::Surroundings here = ddprun::cli::LookAround(command_line);
+  // gRPC's own complaints on standard error would bury ours; after LookAround, so that workers do
+  // not inherit it.
+  setenv("GRPC_VERBOSITY", "NONE", /*overwrite=*/0);
+  return options->command == Command::kAgent ? ddprun::cli::RunAgent(*options, here)
+                                             : ddprun::cli::RunJob(*options, here);
+}

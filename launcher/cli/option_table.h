@@ -1,0 +1,35 @@
+// The table of all options: name, value, commands, text for --help, and what a value does. Each
+// option stands here once; parsing, help and suggestions are driven by it. Read-only, thread-safe.
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "launcher/cli/options.h"
+
+namespace ddprun::cli {
+
+// Which commands have an option, as bits.
+enum CommandSet : unsigned { kForRun = 1, kForCoordinator = 2, kForAgent = 4 };
+
+struct OptionRow {
+  // As CLI11 takes them: "--nproc,--nproc-per-node". The first is the one in messages.
+  const char* names;
+  const char* value;  // "" for a flag
+  unsigned commands;
+  const char* group;
+  const char* text;
+  absl::Status (*set)(const std::string& value, Options* options);
+};
+
+const std::vector<OptionRow>& OptionRows();
+// "--nproc"
+std::string_view FirstName(const OptionRow& row);
+// The row of a name such as "--nproc-per-node"; nullptr when the command has none.
+const OptionRow* FindOption(std::string_view name, unsigned command);
+// `; did you mean --nproc?` or an empty string.
+std::string SuggestOption(std::string_view name, unsigned command);
+
+}  // namespace ddprun::cli

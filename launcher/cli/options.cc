@@ -1,0 +1,157 @@
+// Finds where the options end, which CLI11 cannot: what follows belongs to the program, whatever it
+// looks like, and an unknown option before it is an error.
+#include "launcher/cli/options.h"
+
+#include <algorithm>
+#include <array>
+#include <string_view>
+#include <utility>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "launcher/cli/app.h"
+#include "launcher/cli/option_table.h"
+
+namespace ddprun::cli {
+namespace {
+
+struct Split {
+  std::vector<std::string> options;  // "--name" or "--name=value", spelled as in the table
+  std::string config_path;
+  std::vector<std::string> program;
+  bool torchrun_way = false;
+};
+
+// Commands of the documents that this version does not have. Running a program of that name instead
+// would be a surprise (there is a /bin/ps).
+constexpr std::array<std::string_view, 10> kLaterCommands = {
+    "daemon", "submit", "ps", "status", "logs", "attach", "stop", "ckpt", "plan", "tune"};
+
+absl::Status Bad(const std::string& text) {
+  return absl::InvalidArgumentError(text);
+}
+
+bool IsConfig(const std::string& text) {
+  return absl::EndsWith(text, ".cfg");
+}
+
+// torchrun takes --nproc_per_node for --nproc-per-node; so do we, for every option.
+std::string WithHyphens(std::string name) {
+  if (absl::StartsWith(name, "--")) std::replace(name.begin(), name.end(), '_', '-');
+  return name;
+}
+
+// Takes the option at arguments[*i], and its value where that is the next argument.
+absl::Status TakeOption(const std::vector<std::string>& arguments, unsigned command, size_t* i,
+                        Split* split) {
+  const std::string& argument = arguments[*i];
+  const size_t equals = argument.find('=');
+  const std::string typed = argument.substr(0, equals);
+  const OptionRow* row = FindOption(WithHyphens(typed), command);
+  if (row == nullptr) {
+    return Bad(absl::StrCat(typed, ": unknown option", SuggestOption(WithHyphens(typed), command),
+                            " (ddprun --help lists all; what belongs to your own program stands "
+                            "behind its name)"));
+  }
+  const std::string name(FirstName(*row));
+  if (row->value[0] == '\0') {
+    if (equals != std::string::npos) {
+      return Bad(absl::StrCat(argument, ": ", typed, " takes no value; write ", typed));
+    }
+    split->options.push_back(name);
+    return absl::OkStatus();
+  }
+  std::string value;
+  if (equals != std::string::npos) {
+    value = argument.substr(equals + 1);
+  } else if (*i + 1 < arguments.size()) {
+    value = arguments[++*i];
+  }
+  if (value.empty())
+    return Bad(absl::StrCat(typed, ": its value is missing: ", typed, " ", row->value));
+  split->options.push_back(absl::StrCat(name, "=", value));
+  return absl::OkStatus();
+}
+
+absl::StatusOr<Split> SplitArguments(const std::vector<std::string>& arguments, size_t first,
+                                     unsigned command) {
+  Split split;
+  for (size_t i = first; i < arguments.size(); ++i) {
+    const std::string& argument = arguments[i];
+    if (argument == "--") {
+      split.program.assign(arguments.begin() + static_cast<ptrdiff_t>(i) + 1, arguments.end());
+      if (split.program.empty()) return Bad("--: the program behind it is missing");
+      if (split.program[0].empty()) return Bad("--: the name of the program behind it is empty");
+      break;
+    }
+    if (argument.empty()) {
+      return Bad("\"\": an empty argument is no program; is a variable of your script not set?");
+    }
+    if (argument[0] == '-') {
+      absl::Status status = TakeOption(arguments, command, &i, &split);
+      if (!status.ok()) return status;
+    } else if (split.config_path.empty() && IsConfig(argument)) {
+      split.config_path = argument;
+    } else if (!split.config_path.empty()) {
+      return Bad(absl::StrCat(argument, ": nothing but options may stand behind ",
+                              split.config_path, "; a program has no .cfg before it"));
+    } else {
+      split.torchrun_way = true;
+      split.program.assign(arguments.begin() + static_cast<ptrdiff_t>(i), arguments.end());
+      break;
+    }
+  }
+  return split;
+}
+
+bool Holds(const std::vector<std::string>& options, std::string_view name) {
+  return std::find(options.begin(), options.end(), name) != options.end();
+}
+
+}  // namespace
+
+absl::StatusOr<Options> ParseCommandLine(const std::vector<std::string>& arguments,
+                                         const std::string& name) {
+  Options options;
+  unsigned command = kForRun;
+  size_t first = 0;
+  if (!arguments.empty()) {
+    const std::string& word = arguments[0];
+    if (word == "run" || word == "coordinator" || word == "agent") first = 1;
+    if (word == "coordinator") {
+      options.command = Command::kCoordinator;
+      command = kForCoordinator;
+    } else if (word == "agent") {
+      options.command = Command::kAgent;
+      command = kForAgent;
+    } else if (std::find(kLaterCommands.begin(), kLaterCommands.end(), word) !=
+                   kLaterCommands.end() ||
+               word == "doctor") {
+      return Bad(absl::StrCat(word,
+                              ": this version has no such command; to run a program of that "
+                              "name: ddprun -- ",
+                              word));
+    }
+  }
+  absl::StatusOr<Split> split = SplitArguments(arguments, first, command);
+  if (!split.ok()) return split.status();
+  if (arguments.empty() || (arguments.size() == 1 && arguments[0] == "help") ||
+      Holds(split->options, "-h")) {
+    options.help = HelpText(options.command, name);
+    options.command = Command::kHelp;
+    return options;
+  }
+  if (Holds(split->options, "--version")) {
+    options.command = Command::kVersion;
+    return options;
+  }
+  options.config_path = split->config_path;
+  options.program = split->program;
+  options.torchrun_way = split->torchrun_way;
+  absl::Status status = ApplyOptions(split->options, &options);
+  if (status.ok()) status = CheckCombination(options);
+  if (!status.ok()) return status;
+  return options;
+}
+
+}  // namespace ddprun::cli

@@ -1,0 +1,222 @@
+#include "launcher/cli/preflight.h"
+
+#include <cmath>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
+#include "common/config/train_config.h"
+#include "common/files.h"
+#include "launcher/cli/job_facts.h"
+#include "launcher/cli/program.h"
+#include "launcher/cli/resume.h"
+#include "launcher/cli/run_dir.h"
+#include "launcher/cli/spec.h"
+
+namespace ddprun::cli {
+namespace {
+
+absl::Status Bad(const std::string& text) {
+  return absl::InvalidArgumentError(text);
+}
+
+// One turn of planning; the steps fill it in order.
+struct Planning {
+  const Options& options;
+  const Surroundings& here;
+  RunPlan plan;
+  RunFolderState folder;
+  std::optional<PreviousRun> previous;
+  std::optional<TrainConfig> config;
+};
+
+std::string Absolute(const std::string& working_dir, const std::string& path) {
+  std::string whole = path[0] == '/' ? path : JoinPath(working_dir, path);
+  while (whole.size() > 1 && whole.back() == '/') whole.pop_back();
+  return whole;
+}
+
+// As short as it can be written from the working directory.
+std::string Shown(const std::string& working_dir, const std::string& path) {
+  const std::string inside = working_dir + "/";
+  return absl::StartsWith(path, inside) ? path.substr(inside.size()) : path;
+}
+
+absl::Status ChooseFolder(Planning& p) {
+  const Options& o = p.options;
+  v1::JobSpec& spec = p.plan.spec;
+  const std::string runs = JoinPath(p.here.working_dir, "runs");
+  if (o.run_dir) {
+    spec.set_run_dir(Absolute(p.here.working_dir, *o.run_dir));
+  } else if (o.resume && o.job_id) {
+    spec.set_run_dir(JoinPath(runs, *o.job_id));
+  } else if (o.resume) {
+    const absl::StatusOr<std::string> latest = ResolveLink(JoinPath(runs, "latest"));
+    if (!latest.ok()) {
+      return Bad("--resume: there is no runs/latest here; name the run folder with --run-dir");
+    }
+    spec.set_run_dir(*latest);
+  } else {
+    const std::string id = o.job_id ? *o.job_id : NewJobId();
+    spec.set_job_id(id);
+    spec.set_run_dir(JoinPath(runs, id));
+  }
+  p.plan.shown_run_dir = Shown(p.here.working_dir, spec.run_dir());
+  p.plan.point_latest = ParentPath(spec.run_dir()) == runs;
+  return absl::OkStatus();
+}
+
+absl::Status LookAtFolder(Planning& p) {
+  const Options& o = p.options;
+  const std::string& shown = p.plan.shown_run_dir;
+  absl::StatusOr<RunFolderState> folder = LookAtRunFolder(p.plan.spec.run_dir());
+  if (!folder.ok()) return folder.status();
+  p.folder = *std::move(folder);
+  const bool anew = !p.folder.holds_job;
+  if (p.folder.holds_job && !o.resume) {
+    return Bad(absl::StrCat("run folder ", shown, " holds job ", p.folder.job_id,
+                            " already: go on with it by --resume, or choose another --run-dir"));
+  }
+  if (p.folder.holds_job && o.job_id && *o.job_id != p.folder.job_id) {
+    return Bad(absl::StrCat("--job-id ", *o.job_id, ": run folder ", shown, " belongs to job ",
+                            p.folder.job_id, "; leave --job-id away, or choose another --run-dir"));
+  }
+  if (anew && o.resume && o.config_path.empty() && o.program.empty()) {
+    return Bad(absl::StrCat("--resume: ", JoinPath(shown, "job.json"),
+                            " does not exist, so there is nothing to go on with; give a train.cfg "
+                            "or a program, or another --run-dir"));
+  }
+  if (anew && o.resume)
+    p.plan.notes.push_back("there is nothing to resume yet: starting from scratch");
+  std::string id = p.folder.job_id;
+  if (anew)
+    id = o.job_id ? *o.job_id : !p.plan.spec.job_id().empty() ? p.plan.spec.job_id() : NewJobId();
+  p.plan.spec.set_job_id(id);
+  p.plan.spec.set_resume(p.folder.holds_job);
+  if (!p.folder.holds_job) return absl::OkStatus();
+  absl::StatusOr<PreviousRun> previous = ReadPreviousRun(p.folder, shown);
+  if (!previous.ok()) return previous.status();
+  p.previous = *std::move(previous);
+  return absl::OkStatus();
+}
+
+absl::Status PlanTraining(Planning& p) {
+  const Options& o = p.options;
+  const absl::StatusOr<TrainConfig> config =
+      o.config_path.empty()
+          ? ParseTrainConfig(p.previous->config_toml, JoinPath(p.plan.shown_run_dir, "job.json"),
+                             o.overrides)
+          : LoadTrainConfig(o.config_path, o.overrides);
+  if (!config.ok()) return config.status();
+  p.config = *config;
+  if (p.previous && !p.previous->trainer) {
+    return Bad(absl::StrCat(o.config_path, ": run folder ", p.plan.shown_run_dir,
+                            " holds a job of a program of your own; start a new run in another "
+                            "--run-dir"));
+  }
+  if (p.previous) {
+    absl::Status same = CompareForResume(p.previous->config, *config);
+    if (!same.ok()) return same;
+  }
+  const std::string worker = JoinPath(p.here.binary_folder, "ddp-worker");
+  if (!FindProgram(worker, "", "/").ok()) {
+    return Bad(absl::StrCat("the trainer ", worker,
+                            " is missing: run ./scripts/build.sh, which "
+                            "builds it (a program of your own needs none)"));
+  }
+  p.plan.spec.set_train_config_json(ToJson(*config));
+  p.plan.spec.set_checkpoints_kept(static_cast<uint32_t>(config->checkpoint_keep));
+  p.plan.spec.set_needs_shared_run_dir(true);
+  p.plan.spec.set_working_dir(p.here.working_dir);
+  return absl::OkStatus();
+}
+
+absl::Status PlanProgram(Planning& p) {
+  const Options& o = p.options;
+  const std::string path = p.here.Variable("PATH");
+  std::vector<std::string> program = o.program;
+  std::string working_dir = p.here.working_dir;
+  if (program.empty()) {
+    program.assign(p.previous->spec.program().begin(), p.previous->spec.program().end());
+    working_dir = p.previous->spec.working_dir();
+  } else if (p.previous && p.previous->trainer) {
+    return Bad(absl::StrCat(program[0], ": run folder ", p.plan.shown_run_dir,
+                            " holds a job of the built-in trainer; start a new run in another "
+                            "--run-dir"));
+  } else if (o.torchrun_way) {
+    const auto python = InTorchrunsWay(program, path, working_dir);
+    if (!python.ok()) return python.status();
+    program = *python;
+  }
+  const auto found = FindProgram(program[0], path, working_dir);
+  if (!found.ok()) return found.status();
+  for (const std::string& argument : program) {
+    if (!IsUtf8(argument)) {
+      return Bad(absl::StrCat("the program's argument ", ShownBytes(argument),
+                              " is not UTF-8, which job.json could not hold"));
+    }
+  }
+  p.plan.spec.mutable_program()->Assign(program.begin(), program.end());
+  p.plan.spec.set_working_dir(working_dir);
+  return absl::OkStatus();
+}
+
+absl::Status PlanDone(Planning& p) {
+  if (!p.folder.succeeded) return absl::OkStatus();
+  if (p.config && AsksForMore(p.previous->config, *p.config)) return absl::OkStatus();
+  p.plan.already_done =
+      absl::StrCat("job ", p.plan.spec.job_id(), " has succeeded already",
+                   p.config ? absl::StrCat(" (", p.folder.final_step, " steps)") : "",
+                   ": nothing to do; see ", JoinPath(p.plan.shown_run_dir, "result.json"));
+  return absl::OkStatus();
+}
+
+// What differs from the first part of the job, and what is worth knowing about it.
+void NoteResume(Planning& p) {
+  if (!p.previous) return;
+  const auto nodes = p.previous->spec.nodes_max();
+  const uint32_t before = p.previous->spec.processes_per_node() * nodes;
+  if (p.config && before != 0 && p.plan.world_size != 0 && before != p.plan.world_size) {
+    p.plan.notes.push_back(absl::StrCat(
+        "the run had ", before, " workers and now has ", p.plan.world_size,
+        ": it goes on from the number of samples seen, but its results will not be bit-identical "
+        "to those of an undisturbed run"));
+  }
+  if (p.config && p.folder.committed_step == 0) {
+    p.plan.notes.push_back("no checkpoint has been committed yet: starting from scratch");
+  }
+}
+
+}  // namespace
+
+absl::StatusOr<RunPlan> PlanRun(const Options& options, const Surroundings& here) {
+  Planning p{options, here, {}, {}, {}, {}};
+  absl::Status status = ChooseFolder(p);
+  if (status.ok()) status = LookAtFolder(p);
+  if (!status.ok()) return status;
+  const bool trainer =
+      !options.config_path.empty() || (options.program.empty() && p.previous->trainer);
+  if (!trainer && !options.overrides.empty()) {
+    return Bad(absl::StrCat("--set ", options.overrides[0],
+                            ": changes a train.cfg; this job runs a program of your own"));
+  }
+  status = trainer ? PlanTraining(p) : PlanProgram(p);
+  if (status.ok()) status = PlanDone(p);
+  if (!status.ok() || !p.plan.already_done.empty()) {
+    if (!status.ok()) return status;
+    return std::move(p.plan);
+  }
+  status = FillSpec(options, here, p.previous ? &p.previous->spec : nullptr, &p.plan);
+  if (!status.ok()) return status;
+  NoteResume(p);
+  if (p.config) {
+    const uint32_t world = p.plan.world_size != 0 ? p.plan.world_size : p.plan.spec.nodes_min();
+    status = ValidateData(*p.config, static_cast<int>(world));
+    if (!status.ok()) return status;
+  }
+  p.plan.job_facts_json = JobFacts(p.plan, here);
+  return std::move(p.plan);
+}
+
+}  // namespace ddprun::cli

@@ -1,0 +1,93 @@
+#include "launcher/cli/program.h"
+
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "common/files.h"
+
+namespace ddprun::cli {
+namespace {
+
+enum class Kind { kMissing, kFolder, kNotExecutable, kExecutable };
+
+Kind Look(const std::string& path) {
+  struct stat info = {};
+  if (stat(path.c_str(), &info) != 0) return Kind::kMissing;
+  if (S_ISDIR(info.st_mode)) return Kind::kFolder;
+  return access(path.c_str(), X_OK) == 0 ? Kind::kExecutable : Kind::kNotExecutable;
+}
+
+std::string From(const std::string& working_dir, const std::string& path) {
+  return path[0] == '/' ? path : JoinPath(working_dir, path);
+}
+
+absl::Status NotExecutable(const std::string& path) {
+  if (absl::EndsWith(path, ".py")) {
+    return absl::PermissionDeniedError(
+        absl::StrCat(path, ": is not executable; write -- python3 ", path, ", or leave -- away"));
+  }
+  return absl::PermissionDeniedError(absl::StrCat(path, ": is not executable; chmod +x ", path,
+                                                  ", or name its interpreter before it"));
+}
+
+}  // namespace
+
+absl::StatusOr<std::string> FindProgram(const std::string& name, const std::string& path_variable,
+                                        const std::string& working_dir) {
+  if (absl::StrContains(name, '/')) {
+    const std::string path = From(working_dir, name);
+    switch (Look(path)) {
+      case Kind::kExecutable:
+        return path;
+      case Kind::kNotExecutable:
+        return NotExecutable(name);
+      case Kind::kFolder:
+        return absl::NotFoundError(absl::StrCat(name, ": is a folder, not a program"));
+      case Kind::kMissing:
+        return absl::NotFoundError(absl::StrCat(name, ": no such file (looked for ", path, ")"));
+    }
+  }
+  std::string not_executable;
+  for (absl::string_view folder : absl::StrSplit(path_variable, ':')) {
+    // An empty entry of PATH means the working directory.
+    const std::string path = folder.empty()
+                                 ? From(working_dir, name)
+                                 : From(working_dir, JoinPath(std::string(folder), name));
+    const Kind kind = Look(path);
+    if (kind == Kind::kExecutable) return path;
+    if (kind == Kind::kNotExecutable && not_executable.empty()) not_executable = path;
+  }
+  if (!not_executable.empty()) return NotExecutable(not_executable);
+  const bool here = Look(From(working_dir, name)) != Kind::kMissing;
+  return absl::NotFoundError(absl::StrCat(
+      name, ": no such program in PATH (", path_variable, ")",
+      here ? absl::StrCat("; the file in this folder is ./", name) : "",
+      "; a configuration ends in .cfg, a program of your own is named with its folder or found in "
+      "PATH"));
+}
+
+absl::StatusOr<std::vector<std::string>> InTorchrunsWay(const std::vector<std::string>& program,
+                                                        const std::string& path_variable,
+                                                        const std::string& working_dir) {
+  if (!absl::EndsWith(program[0], ".py")) return program;
+  const std::string path = From(working_dir, program[0]);
+  if (access(path.c_str(), R_OK) != 0 || Look(path) == Kind::kFolder) {
+    return absl::NotFoundError(
+        absl::StrCat(program[0], ": no such Python file, or not readable (looked for ", path, ")"));
+  }
+  for (const char* python : {"python3", "python"}) {
+    if (!FindProgram(python, path_variable, working_dir).ok()) continue;
+    std::vector<std::string> whole = {python, "-u"};
+    whole.insert(whole.end(), program.begin(), program.end());
+    return whole;
+  }
+  return absl::NotFoundError(absl::StrCat(program[0],
+                                          ": needs Python, but there is neither python3 "
+                                          "nor python in PATH (",
+                                          path_variable, ")"));
+}
+
+}  // namespace ddprun::cli

@@ -1,0 +1,184 @@
+// `ddprun run` and `ddprun coordinator`: preflight, then coordinator, agent, view and signals put
+// together.
+#include <chrono>
+#include <cstdio>
+#include <optional>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/files.h"
+#include "launcher/agent/agent.h"
+#include "launcher/cli/commands.h"
+#include "launcher/cli/dry_run.h"
+#include "launcher/cli/job_session.h"
+#include "launcher/cli/run_dir.h"
+#include "launcher/cli/signals.h"
+#include "launcher/console/console.h"
+#include "launcher/coordinator/server.h"
+
+namespace ddprun::cli {
+namespace {
+
+constexpr int kTickSeconds = 10;  // L39: who is missing
+constexpr double kFlushSecondsMax = 1;
+
+void PrintError(const absl::Status& status) {
+  std::fprintf(stderr, "ddprun: %s\n", std::string(status.message()).c_str());
+}
+
+std::string ResumeCommand(const Options& options, const RunPlan& plan, const Surroundings& here) {
+  std::string command = here.command_line.substr(0, here.command_line.find(' '));
+  if (options.command == Command::kCoordinator) {
+    absl::StrAppend(&command, " coordinator --listen ", options.listen);
+  }
+  return absl::StrCat(command, " --resume --run-dir ", plan.shown_run_dir);
+}
+
+void SayStart(const RunPlan& plan, View* view) {
+  const v1::JobSpec& spec = plan.spec;
+  const std::string workers = plan.world_size == 0   ? "workers"
+                              : plan.world_size == 1 ? "1 worker"
+                                                     : absl::StrCat(plan.world_size, " workers");
+  view->Say(absl::StrCat("job ", spec.job_id(), ": ", workers, " (", spec.device(),
+                         "), run folder ", plan.shown_run_dir,
+                         ", logs in logs/g<generation>/rank<rank>.log there"));
+  for (const std::string& note : plan.notes) view->Say(note);
+}
+
+std::string HostOf(const std::string& address) {
+  return address.substr(0, address.rfind(':'));
+}
+
+// What is needed from the coordinator's start to the job's end.
+class JobRun {
+ public:
+  JobRun(const Options& options, const RunPlan& plan, const Surroundings& here)
+      : options_(options), plan_(plan), here_(here), view_(&console_, plan.spec.nodes_max()) {}
+
+  int Run() {
+    const auto start = std::chrono::steady_clock::now();
+    absl::Status status = Start();
+    if (!status.ok()) {
+      PrintError(status);
+      // The folder was taken between our look and our start.
+      return status.code() == absl::StatusCode::kFailedPrecondition ? kExitBadUsage : kExitInternal;
+    }
+    const bool agent_ended_badly = WaitForAgent();
+    coordinator::Outcome outcome = server_->WaitForEnd();
+    session_->WaitForLastEvent();
+    signals_.reset();
+    const std::chrono::duration<double> took = std::chrono::steady_clock::now() - start;
+    ShowSummary(took.count());
+    console_.Flush(kFlushSecondsMax);
+    // The job could not go on without its only node, whatever it calls its end.
+    if (agent_ended_badly && outcome.exit_code == 0 && outcome.status != "succeeded")
+      return kExitInternal;
+    return outcome.exit_code;
+  }
+
+ private:
+  absl::Status Start() {
+    coordinator::ServerOptions server;
+    server.listen_address = options_.listen;
+    server.version = here_.version;
+    server.job_facts_json = plan_.job_facts_json;
+    server.point_latest = plan_.point_latest;
+    auto started = coordinator::CoordinatorServer::Start(std::move(server));
+    if (!started.ok()) return started.status();
+    server_ = *std::move(started);
+    session_.emplace(server_->InProcessChannel(), &view_);
+    absl::Status status = session_->Submit(plan_.spec);
+    if (!status.ok()) return status;
+    SayStart(plan_, &view_);
+    const bool several = plan_.spec.nodes_max() > 1 || options_.command == Command::kCoordinator;
+    signals_.emplace([this](int signal) { session_->OnSignal(signal); },
+                     several ? std::function<void()>([this] { session_->OnTick(); }) : nullptr,
+                     kTickSeconds);
+    session_->StartWatching();
+    if (options_.command == Command::kCoordinator) {
+      std::printf("listening on %s:%d\n", HostOf(options_.listen).c_str(), server_->port());
+      std::fflush(stdout);
+      return absl::OkStatus();
+    }
+    return StartAgent();
+  }
+
+  absl::Status StartAgent() {
+    agent::AgentOptions agent;
+    agent.identity.job_id = plan_.spec.job_id();
+    agent.identity.node = agent::DefaultNodeName();
+    agent.identity.address = "127.0.0.1";
+    agent.identity.version = here_.version;
+    agent.identity.slots = plan_.spec.processes_per_node();
+    agent.channel = server_->InProcessChannel();
+    agent.keeper_path = JoinPath(here_.binary_folder, "ddprun-keeper");
+    agent.worker_path = JoinPath(here_.binary_folder, "ddp-worker");
+    agent.console = &console_;
+    auto started = agent::Agent::Start(std::move(agent));
+    if (!started.ok()) {
+      session_->Control(v1::ControlRequest::KILL, 0);
+      return started.status();
+    }
+    agent_ = *std::move(started);
+    return absl::OkStatus();
+  }
+
+  // True when the job's only node left before the job was over, which ends it.
+  bool WaitForAgent() {
+    if (agent_ == nullptr) return false;
+    std::string reason;
+    if (agent_->WaitForEnd(&reason) == 0) return false;
+    view_.Say(absl::StrCat("this node cannot go on: ", reason));
+    session_->Control(v1::ControlRequest::KILL, 0);
+    return true;
+  }
+
+  void ShowSummary(double seconds) {
+    const auto text = PosixFileSystem().ReadFile(JoinPath(plan_.spec.run_dir(), "result.json"));
+    const Json result = text.ok() ? Json::parse(*text, nullptr, false) : Json();
+    if (!result.is_object()) return;  // the coordinator has said why it could not be written
+    SummaryContext context;
+    context.run_dir = plan_.shown_run_dir;
+    context.resume_command = ResumeCommand(options_, plan_, here_);
+    context.trainer = !plan_.spec.train_config_json().empty();
+    context.seconds = seconds;
+    view_.Finish(result, context);
+  }
+
+  const Options& options_;
+  const RunPlan& plan_;
+  const Surroundings& here_;
+  // Destroyed from the last to the first.
+  Console console_;
+  View view_;
+  std::unique_ptr<coordinator::CoordinatorServer> server_;
+  std::optional<JobSession> session_;
+  std::unique_ptr<agent::Agent> agent_;
+  std::optional<SignalThread> signals_;
+};
+
+}  // namespace
+
+int RunJob(const Options& options, const Surroundings& here) {
+  absl::StatusOr<RunPlan> plan = PlanRun(options, here);
+  if (!plan.ok()) {
+    PrintError(plan.status());
+    return kExitBadUsage;
+  }
+  if (!plan->already_done.empty()) {
+    std::fprintf(stderr, "ddprun: %s\n", plan->already_done.c_str());
+    return 0;
+  }
+  if (options.dry_run) {
+    std::fputs(DryRunText(options, *plan, here).c_str(), stdout);
+    return 0;
+  }
+  absl::Status made = MakeRunFolder(plan->spec.run_dir());
+  if (!made.ok()) {
+    PrintError(made);
+    return kExitBadUsage;
+  }
+  return JobRun(options, *plan, here).Run();
+}
+
+}  // namespace ddprun::cli

@@ -1,0 +1,68 @@
+#include "launcher/cli/signals.h"
+
+#include <poll.h>
+#include <sys/eventfd.h>
+#include <sys/signalfd.h>
+#include <unistd.h>
+
+#include <array>
+#include <csignal>
+#include <cstdint>
+#include <utility>
+
+namespace ddprun::cli {
+namespace {
+
+sigset_t HandledSignals() {
+  sigset_t set;
+  sigemptyset(&set);
+  for (int signal : {SIGINT, SIGTERM, SIGUSR2}) sigaddset(&set, signal);
+  struct sigaction hangup = {};
+  if (sigaction(SIGHUP, nullptr, &hangup) == 0 && hangup.sa_handler != SIG_IGN) {
+    sigaddset(&set, SIGHUP);
+  }
+  return set;
+}
+
+}  // namespace
+
+void BlockSignals() {
+  const sigset_t set = HandledSignals();
+  sigprocmask(SIG_BLOCK, &set, nullptr);
+  signal(SIGPIPE, SIG_IGN);
+}
+
+SignalThread::SignalThread(std::function<void(int)> on_signal, std::function<void()> on_tick,
+                           int tick_seconds)
+    : on_signal_(std::move(on_signal)),
+      on_tick_(std::move(on_tick)),
+      tick_milliseconds_(on_tick_ ? tick_seconds * 1000 : -1),
+      end_fd_(eventfd(0, EFD_CLOEXEC)) {
+  const sigset_t set = HandledSignals();
+  signal_fd_ = signalfd(-1, &set, SFD_CLOEXEC);
+  thread_ = std::thread([this] { Run(); });
+}
+
+SignalThread::~SignalThread() {
+  const uint64_t one = 1;
+  [[maybe_unused]] const ssize_t written = write(end_fd_, &one, sizeof one);
+  thread_.join();
+  close(signal_fd_);
+  close(end_fd_);
+}
+
+void SignalThread::Run() {
+  while (true) {
+    std::array<pollfd, 2> polled = {{{signal_fd_, POLLIN, 0}, {end_fd_, POLLIN, 0}}};
+    const int ready = poll(polled.data(), polled.size(), tick_milliseconds_);
+    if (polled[1].revents != 0) return;
+    if (ready == 0) on_tick_();
+    if (ready <= 0 || polled[0].revents == 0) continue;
+    signalfd_siginfo info = {};
+    if (read(signal_fd_, &info, sizeof info) == sizeof info) {
+      on_signal_(static_cast<int>(info.ssi_signo));
+    }
+  }
+}
+
+}  // namespace ddprun::cli

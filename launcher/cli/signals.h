@@ -1,0 +1,35 @@
+// Signals as calls: one thread waits for SIGINT, SIGTERM, SIGHUP and SIGUSR2, and calls a handler
+// that may do anything, since it is no signal handler.
+//
+// BlockSignals must run before any thread is made, so that all threads have them blocked. A SIGHUP
+// that was ignored at the start (nohup) stays ignored, here and in the workers. SIGPIPE is ignored.
+#pragma once
+
+#include <functional>
+#include <thread>
+
+namespace ddprun::cli {
+
+void BlockSignals();
+
+class SignalThread {
+ public:
+  // `on_tick` (may be null) is called every `tick_seconds` by the same thread.
+  SignalThread(std::function<void(int)> on_signal, std::function<void()> on_tick = nullptr,
+               int tick_seconds = 0);
+  ~SignalThread();  // no call after this
+  SignalThread(const SignalThread&) = delete;
+  SignalThread& operator=(const SignalThread&) = delete;
+
+ private:
+  void Run();
+
+  std::function<void(int)> on_signal_;
+  std::function<void()> on_tick_;
+  int tick_milliseconds_;
+  int signal_fd_;
+  int end_fd_;
+  std::thread thread_;
+};
+
+}  // namespace ddprun::cli

@@ -1,0 +1,247 @@
+#include "launcher/cli/spec.h"
+
+#include <unistd.h>
+
+#include <filesystem>
+
+#include "absl/strings/escaping.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "common/files.h"
+
+namespace ddprun::cli {
+namespace {
+
+constexpr uint32_t kMaxRestarts = 3;
+constexpr double kMinUptimeSeconds = 30;
+constexpr uint32_t kStartFailuresLimit = 3;
+constexpr uint32_t kNoProgressLimit = 3;
+constexpr uint32_t kFreeRestartsLimit = 100;
+constexpr double kBackoffBaseSeconds = 1;
+constexpr double kBackoffMaxSeconds = 60;
+constexpr double kGraceSeconds = 30;
+constexpr double kCoordinatorLeaseSeconds = 3;
+constexpr double kLeaseSecondsMin = 0.2;  // heartbeats come four times in a lease
+constexpr double kJoinTimeoutSeconds = 600;
+
+absl::Status Bad(const std::string& text) {
+  return absl::InvalidArgumentError(text);
+}
+
+void FillPolicies(const Options& o, const v1::JobSpec* before, v1::JobSpec* spec) {
+  auto* restart = spec->mutable_restart();
+  if (before != nullptr && before->has_restart()) {
+    *restart = before->restart();
+  } else {
+    restart->set_max_restarts(kMaxRestarts);
+    restart->set_min_uptime_seconds(kMinUptimeSeconds);
+  }
+  if (o.max_restarts) {
+    restart->set_max_restarts(*o.max_restarts);
+    restart->set_max_restarts_given(true);
+  }
+  if (o.min_uptime_seconds) restart->set_min_uptime_seconds(*o.min_uptime_seconds);
+  restart->set_start_failures_limit(kStartFailuresLimit);
+  restart->set_no_progress_limit(kNoProgressLimit);
+  restart->set_free_restarts_limit(kFreeRestartsLimit);
+  restart->set_backoff_base_seconds(kBackoffBaseSeconds);
+  restart->set_backoff_max_seconds(kBackoffMaxSeconds);
+  const double grace = before != nullptr ? before->grace_seconds() : kGraceSeconds;
+  spec->set_grace_seconds(o.grace_seconds.value_or(grace));
+  const double join = before != nullptr && before->join_timeout_seconds() > 0
+                          ? before->join_timeout_seconds()
+                          : kJoinTimeoutSeconds;
+  spec->set_join_timeout_seconds(o.join_timeout_seconds.value_or(join));
+}
+
+absl::Status FillDevice(const Options& o, const Surroundings& here, const v1::JobSpec* before,
+                        RunPlan* plan) {
+  v1::JobSpec& spec = plan->spec;
+  if (o.gpus) {
+    spec.mutable_gpus()->Assign(o.gpus->begin(), o.gpus->end());
+  } else if (before != nullptr) {
+    *spec.mutable_gpus() = before->gpus();
+  }
+  const bool local = o.command == Command::kRun;
+  const uint32_t usable = here.gpus.usable;
+  std::string wanted = "auto";
+  if (before != nullptr && !before->device().empty()) wanted = before->device();
+  if (o.gpus) wanted = "cuda";
+  if (o.device) wanted = *o.device;
+  const std::string cuda_part =
+      JoinPath(ParentPath(here.binary_folder), "lib/libddp_worker_cuda.so");
+  const bool trainer = !spec.train_config_json().empty();
+  const bool cuda_missing = local && trainer && access(cuda_part.c_str(), R_OK) != 0;
+  if (wanted == "auto" && usable > 0 && cuda_missing) {
+    plan->notes.push_back(absl::StrCat("training on the CPU although there are ", usable, " GPUs: ",
+                                       cuda_part, " is missing; ./scripts/build.sh builds it"));
+    wanted = "cpu";
+  }
+  if (wanted == "auto") wanted = usable > 0 ? "cuda" : "cpu";
+  const bool needs_gpu = wanted == "cuda" && local;
+  if (needs_gpu && usable == 0) {
+    return Bad(absl::StrCat(o.gpus ? "--gpus" : "--device cuda", ": no GPU can be used here: ",
+                            here.gpus.looked_at, "; use --device cpu, or see to the driver"));
+  }
+  if (needs_gpu && cuda_missing) {
+    return Bad(absl::StrCat("--device cuda: the trainer's CUDA part ", cuda_part,
+                            " is missing: run ./scripts/build.sh, or use --device cpu"));
+  }
+  for (const std::string& gpu : spec.gpus()) {
+    uint32_t index = 0;
+    if (local && absl::SimpleAtoi(gpu, &index) && index >= usable) {
+      return Bad(absl::StrCat("--gpus ", absl::StrJoin(spec.gpus(), ","), ": there is no GPU ", gpu,
+                              "; ", usable, " can be used here: ", here.gpus.looked_at));
+    }
+  }
+  spec.set_device(wanted);
+  return absl::OkStatus();
+}
+
+absl::Status FillSizes(const Options& o, const Surroundings& here, const v1::JobSpec* before,
+                       RunPlan* plan) {
+  v1::JobSpec& spec = plan->spec;
+  const bool several = o.command == Command::kCoordinator;
+  spec.set_nodes_min(o.nodes_min.value_or(several && before != nullptr ? before->nodes_min() : 1));
+  spec.set_nodes_max(o.nodes_max.value_or(several && before != nullptr ? before->nodes_max() : 1));
+  uint32_t count = before != nullptr ? before->processes_per_node() : 0;
+  if (o.processes) {
+    absl::StatusOr<uint32_t> counted = CountProcesses(*o.processes, here, o);
+    if (!counted.ok()) return counted.status();
+    count = *counted;
+  } else if (count == 0 && !several) {
+    count = 1;
+  }
+  spec.set_processes_per_node(count);
+  if (spec.nodes_min() == spec.nodes_max()) plan->world_size = count * spec.nodes_max();
+  const uint32_t gpus =
+      spec.gpus().empty() ? here.gpus.usable : static_cast<uint32_t>(spec.gpus_size());
+  if (!several && spec.device() == "cuda" && !spec.train_config_json().empty() && count > gpus) {
+    return Bad(absl::StrCat("--nproc ", count, ": ", gpus,
+                            " GPUs can be used, and each worker needs "
+                            "one of its own; start at most ",
+                            gpus, ", or use --device cpu"));
+  }
+  if (o.log_ranks) {
+    spec.mutable_log_ranks()->Assign(o.log_ranks->begin(), o.log_ranks->end());
+  } else if (before != nullptr) {
+    *spec.mutable_log_ranks() = before->log_ranks();
+  }
+  for (uint32_t rank : spec.log_ranks()) {
+    if (o.log_ranks && plan->world_size != 0 && rank >= plan->world_size) {
+      return Bad(
+          absl::StrCat("--log-ranks ", rank, ": there are ranks 0 to ", plan->world_size - 1));
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status FillLease(const Options& o, v1::JobSpec* spec) {
+  const bool several = o.command == Command::kCoordinator;
+  const double lease = o.lease_seconds.value_or(several ? kCoordinatorLeaseSeconds : 0);
+  if (lease != 0 && lease < kLeaseSecondsMin) {
+    return Bad(
+        absl::StrCat("--lease ", lease, ": give at least ", kLeaseSecondsMin, ", or 0 for none"));
+  }
+  spec->set_lease_seconds(lease);
+  return absl::OkStatus();
+}
+
+void FillEnvironment(const Surroundings& here, RunPlan* plan) {
+  v1::JobSpec& spec = plan->spec;
+  auto& environment = *spec.mutable_environment();
+  std::vector<std::string> odd;
+  for (const auto& [name, value] : here.environment) {
+    if (IsUtf8(name) && IsUtf8(value)) {
+      environment[name] = value;
+    } else {
+      odd.push_back(ShownBytes(name));
+    }
+  }
+  if (!odd.empty()) {
+    plan->notes.push_back(absl::StrCat("not UTF-8, so left out of the workers' environment: ",
+                                       absl::StrJoin(odd, ", ")));
+  }
+  auto add = [&](const std::string& name, const std::string& value) {
+    environment[name] = value;
+    plan->variables.push_back(absl::StrCat(name, "=", value));
+  };
+  if (!environment.contains("PYTHONUNBUFFERED")) add("PYTHONUNBUFFERED", "1");
+  if (spec.processes_per_node() != 1 && !environment.contains("OMP_NUM_THREADS")) {
+    add("OMP_NUM_THREADS", "1");
+    plan->notes.push_back(
+        "OMP_NUM_THREADS=1 for each worker, so that they do not fight for cores (set it to "
+        "choose)");
+  }
+  if (!spec.gpus().empty()) add("CUDA_VISIBLE_DEVICES", absl::StrJoin(spec.gpus(), ","));
+}
+
+}  // namespace
+
+absl::StatusOr<uint32_t> CountProcesses(const Processes& processes, const Surroundings& here,
+                                        const Options& options) {
+  const uint32_t gpus =
+      options.gpus ? static_cast<uint32_t>(options.gpus->size()) : here.gpus.usable;
+  const bool cpu = options.device.value_or("auto") == "cpu";
+  switch (processes.kind) {
+    case Processes::Kind::kNumber:
+      return processes.number;
+    case Processes::Kind::kCpus:
+      return here.cores;
+    case Processes::Kind::kAuto:
+      return gpus > 0 && !cpu ? gpus : here.cores;
+    case Processes::Kind::kGpus:
+      if (gpus > 0) return gpus;
+      return Bad(absl::StrCat("--nproc gpu: no GPU can be used here: ", here.gpus.looked_at,
+                              "; give a number, or cpu (", here.cores, " here)"));
+  }
+  return Bad("--nproc: no such kind");
+}
+
+absl::Status FillSpec(const Options& options, const Surroundings& here, const v1::JobSpec* previous,
+                      RunPlan* plan) {
+  FillPolicies(options, previous, &plan->spec);
+  absl::Status status = FillDevice(options, here, previous, plan);
+  if (status.ok()) status = FillSizes(options, here, previous, plan);
+  if (status.ok()) status = FillLease(options, &plan->spec);
+  if (status.ok()) FillEnvironment(here, plan);
+  return status;
+}
+
+bool IsUtf8(const std::string& text) {
+  size_t i = 0;
+  while (i < text.size()) {
+    const auto lead = static_cast<unsigned char>(text[i]);
+    const size_t length = lead < 0x80                   ? 1
+                          : lead >= 0xC2 && lead < 0xE0 ? 2
+                          : lead >= 0xE0 && lead < 0xF0 ? 3
+                          : lead >= 0xF0 && lead < 0xF5 ? 4
+                                                        : 0;
+    if (length == 0 || i + length > text.size()) return false;
+    uint32_t code = length == 1 ? lead : lead & (0xFFu >> (length + 1));
+    for (size_t k = 1; k < length; ++k) {
+      const auto byte = static_cast<unsigned char>(text[i + k]);
+      if ((byte & 0xC0) != 0x80) return false;
+      code = (code << 6) | (byte & 0x3Fu);
+    }
+    const bool surrogate = code >= 0xD800 && code < 0xE000;
+    const bool overlong = (length == 3 && code < 0x800) || (length == 4 && code < 0x10000);
+    if (surrogate || overlong || code > 0x10FFFF) return false;
+    i += length;
+  }
+  return true;
+}
+
+std::string ShownBytes(const std::string& text) {
+  return absl::CHexEscape(text);
+}
+
+absl::StatusOr<std::string> ResolveLink(const std::string& path) {
+  std::error_code error;
+  const std::filesystem::path resolved = std::filesystem::canonical(path, error);
+  if (error) return absl::NotFoundError(absl::StrCat(path, ": ", error.message()));
+  return resolved.string();
+}
+
+}  // namespace ddprun::cli

@@ -1,0 +1,41 @@
+// The machine and process that a plan depends on.
+#include <unistd.h>
+
+#include <filesystem>
+
+#include "absl/strings/str_join.h"
+#include "common/files.h"
+#include "launcher/cli/preflight.h"
+
+namespace ddprun::cli {
+
+std::string Surroundings::Variable(const std::string& name) const {
+  const auto found = environment.find(name);
+  return found == environment.end() ? "" : found->second;
+}
+
+Surroundings LookAround(const std::vector<std::string>& command_line) {
+  Surroundings here;
+  for (char** entry = environ; entry != nullptr && *entry != nullptr; ++entry) {
+    const std::string text = *entry;
+    const size_t equals = text.find('=');
+    if (equals != std::string::npos && equals > 0) {
+      here.environment.emplace(text.substr(0, equals), text.substr(equals + 1));
+    }
+  }
+  std::error_code error;
+  here.working_dir = std::filesystem::current_path(error).string();
+  if (error) here.working_dir = std::string("/");
+  const std::filesystem::path self = std::filesystem::read_symlink("/proc/self/exe", error);
+  here.binary_folder = ParentPath(error ? command_line[0] : self.string());
+  here.command_line = absl::StrJoin(command_line, " ");
+  here.version = DDPRUN_VERSION;
+  const auto visible = here.environment.find("CUDA_VISIBLE_DEVICES");
+  here.gpus = LookForGpus("", visible == here.environment.end()
+                                  ? std::nullopt
+                                  : std::optional<std::string>(visible->second));
+  here.cores = CoresAvailable("");
+  return here;
+}
+
+}  // namespace ddprun::cli

@@ -1,0 +1,102 @@
+#include "launcher/cli/view.h"
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+
+namespace ddprun::cli {
+
+void View::OnEvent(std::string_view json, double now_seconds) {
+  const Json event = Json::parse(json, nullptr, false);
+  if (!event.is_object()) return;
+  const auto named = event.find("event");
+  if (named == event.end() || !named->is_string()) return;
+  const std::string& name = named->get_ref<const std::string&>();
+  if (name == "training_progressed") return OnProgress(event, now_seconds);
+  if (name == "node_joined") return OnNode(event, true);
+  if (name == "node_lost") OnNode(event, false);
+  if (name == "generation_started") {
+    waiting_for_nodes_ = false;
+    progress_ = Progress{};
+    progress_.generation = event.value("generation", uint64_t{0});
+    shown_ = false;
+    // The first one of a job is what was asked for; nothing to tell on one node.
+    if (progress_.generation == 1 && nodes_wanted_ == 1) return;
+  }
+  if (name == "restart_scheduled") waiting_for_nodes_ = true;
+  if (name == "worker_exited") {
+    // One failure ends the generation; those that follow from it would only bury it.
+    const uint64_t generation = event.value("generation", uint64_t{0});
+    const std::string line = EventLine(event);
+    if (line.empty() || failed_in_generation_ == generation) return;
+    failed_in_generation_ = generation;
+    console_.Status("");
+    return Say(absl::StrCat(line, "; stopping the others"));
+  }
+  const std::string line = EventLine(event);
+  if (line.empty()) return;
+  if (name == "generation_ended" || name == "restart_scheduled") console_.Status("");
+  Say(line);
+}
+
+void View::OnProgress(const Json& event, double now_seconds) {
+  const auto number = [&event](const char* key) {
+    const auto found = event.find(key);
+    return found != event.end() && found->is_number() ? found->get<double>() : 0.0;
+  };
+  const auto count = [&number](const char* key) { return static_cast<uint64_t>(number(key)); };
+  const bool first = progress_.step == 0;
+  progress_.generation = count("generation");
+  progress_.step = count("step");
+  if (event.contains("total_steps")) progress_.total_steps = count("total_steps");
+  if (event.contains("epoch")) progress_.epoch = static_cast<int64_t>(count("epoch"));
+  if (event.contains("epochs")) progress_.epochs = static_cast<int64_t>(count("epochs"));
+  const auto loss = event.find("loss");
+  progress_.has_loss = loss != event.end() && loss->is_number();
+  progress_.loss = number("loss");
+  progress_.samples_per_second = number("samples_per_s");
+  if (first) {
+    rate_since_seconds_ = now_seconds;
+    rate_since_step_ = progress_.step;
+  } else if (now_seconds > rate_since_seconds_) {
+    progress_.steps_per_second = static_cast<double>(progress_.step - rate_since_step_) /
+                                 (now_seconds - rate_since_seconds_);
+  }
+  if (number("time_lost_s") > 0) {
+    Say(absl::StrCat("training goes on at step ", progress_.step, "; ",
+                     Duration(number("time_lost_s")), " were lost"));
+  }
+  const std::string line = ProgressLine(progress_);
+  if (console_.IsTerminal()) return console_.Status(line);
+  if (shown_ && now_seconds - shown_seconds_ < kPlainProgressSeconds) return;
+  shown_ = true;
+  shown_seconds_ = now_seconds;
+  Say(line);
+}
+
+void View::OnNode(const Json& event, bool joined) {
+  const std::string name = event.value("node", "");
+  if (!joined) {
+    nodes_.erase(name);
+    return;
+  }
+  nodes_[name] = event.value("address", "");
+  if (nodes_wanted_ > 1 || !waiting_for_nodes_) {
+    Say(absl::StrCat("node ", name, " at ", nodes_[name], " has joined (", nodes_.size(), " of ",
+                     nodes_wanted_, ")"));
+  }
+}
+
+void View::SayWhoIsMissing() {
+  if (!waiting_for_nodes_ || nodes_.size() >= nodes_wanted_) return;
+  const std::string here = absl::StrJoin(
+      nodes_, ", ", [](std::string* out, const auto& node) { absl::StrAppend(out, node.first); });
+  Say(absl::StrCat("waiting for nodes: ", nodes_.size(), " of ", nodes_wanted_,
+                   here.empty() ? " are here" : absl::StrCat(" are here: ", here)));
+}
+
+void View::Finish(const Json& result, const SummaryContext& context) {
+  console_.Status("");
+  for (const std::string& line : Summary(result, context)) Say(line);
+}
+
+}  // namespace ddprun::cli

@@ -1,0 +1,49 @@
+// View: turns the job's events into what a person sees. Lines of ddprun's own begin with "ddprun:
+// ".
+//
+// Threads: one thread at a time. `now_seconds` of every call is of one monotonic clock.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <string_view>
+
+#include "launcher/cli/format.h"
+#include "launcher/console/console.h"
+
+namespace ddprun::cli {
+
+class View {
+ public:
+  // Without a terminal, progress is shown at most so often.
+  static constexpr double kPlainProgressSeconds = 10;
+
+  // `nodes_wanted` > 1 shows who comes; `console` outlives the view.
+  View(Console* console, uint32_t nodes_wanted) : console_(*console), nodes_wanted_(nodes_wanted) {}
+
+  void Say(const std::string& line) { console_.Say("ddprun: " + line); }
+  // One line of events.jsonl.
+  void OnEvent(std::string_view json, double now_seconds);
+  // Says who is still missing, when nodes are awaited. To be called now and then.
+  void SayWhoIsMissing();
+  // The status line goes, the summary comes.
+  void Finish(const Json& result, const SummaryContext& context);
+
+ private:
+  void OnProgress(const Json& event, double now_seconds);
+  void OnNode(const Json& event, bool joined);
+
+  Console& console_;
+  const uint32_t nodes_wanted_;
+  std::map<std::string, std::string> nodes_;  // name → address
+  bool waiting_for_nodes_ = true;
+  uint64_t failed_in_generation_ = 0;  // whose failure was told at once
+  Progress progress_;
+  double rate_since_seconds_ = 0;
+  uint64_t rate_since_step_ = 0;
+  double shown_seconds_ = 0;
+  bool shown_ = false;
+};
+
+}  // namespace ddprun::cli
