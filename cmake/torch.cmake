@@ -5,8 +5,9 @@
 #   ddprun_torch_cuda  LibTorch on GPUs, for libddp_worker_cuda.so alone
 #   ddprun_use_torch(target)  links ddprun_torch_cpu and shares one precompiled torch/torch.h
 #
-# libtorch_cpu.so exports a newer Gloo of its own, whose headers the wheel does not hold. Debian's stands first on every
-# link line, so that it comes first in the search order of the loader and each gloo symbol of the process binds to it.
+# libtorch_cpu.so exports a newer Gloo of its own, whose headers the wheel does not hold. Debian's must come first in the
+# search order of the loader, so that each gloo symbol of the process binds to it; else the program dies of the mixture.
+# CMake orders libraries as it likes, but puts link options before everything else: so libgloo is one.
 
 set(ddprun_wheel_fix "run ./scripts/build.sh, which installs it, or give -DDDPRUN_TORCH_DIR=…/site-packages/torch")
 
@@ -56,9 +57,10 @@ target_include_directories(ddprun_gloo SYSTEM INTERFACE ${DDPRUN_GLOO_INCLUDE})
 add_library(ddprun_torch_cpu INTERFACE)
 target_include_directories(ddprun_torch_cpu SYSTEM INTERFACE ${DDPRUN_TORCH}/include
                            ${DDPRUN_TORCH}/include/torch/csrc/api/include)
-target_link_libraries(ddprun_torch_cpu INTERFACE ddprun_gloo ${DDPRUN_TORCH}/lib/libtorch_cpu.so
-                      ${DDPRUN_TORCH}/lib/libc10.so)
-target_link_options(ddprun_torch_cpu INTERFACE -Wl,--allow-shlib-undefined -Wl,-rpath,${DDPRUN_TORCH}/lib)
+target_link_libraries(ddprun_torch_cpu INTERFACE ${DDPRUN_TORCH}/lib/libtorch_cpu.so ${DDPRUN_TORCH}/lib/libc10.so)
+target_link_options(ddprun_torch_cpu INTERFACE
+  "SHELL:-Wl,--push-state,--no-as-needed ${DDPRUN_GLOO_LIBRARY} -Wl,--pop-state"
+  -Wl,--allow-shlib-undefined -Wl,-rpath,${DDPRUN_TORCH}/lib)
 
 # NCCL and CUDA: headers of the wheels, else of a toolkit. The wheels' libraries come first, since LibTorch loads those
 # and two NCCLs in one process do not work.

@@ -1,0 +1,276 @@
+// The gradient reducer among forked ranks over Gloo. The parent computes nothing: LibTorch's
+// threads do not survive a fork.
+#include <dlfcn.h>
+
+#include <cstring>
+
+#include "gloo/allreduce.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/unit/reducer_net.h"
+#include "tests/unit/shared_exchange.h"
+
+namespace ddprun {
+namespace {
+
+using testing::AllOf;
+using testing::Each;
+using testing::HasSubstr;
+using torch::Tensor;
+
+// The body returns "" or what went wrong.
+
+using RankBody = std::function<std::string(Communicator&)>;
+
+std::vector<std::string> RunOverGloo(int size, const RankBody& body) {
+  SharedExchange exchange;
+  return RunProcesses(size, [&](int rank) -> std::string {
+    at::set_num_threads(1);
+    CommunicatorOptions options;
+    options.rank = rank;
+    options.size = size;
+    options.timeout_seconds = 20;
+    auto communicator = CreateGlooCommunicator(options, exchange.Get());
+    if (!communicator.ok()) return communicator.status().ToString();
+    try {
+      return body(**communicator);
+    } catch (const std::exception& error) {
+      return error.what();
+    }
+  });
+}
+
+// libtorch_cpu.so has a Gloo of its own, of another version: a program that mixes them dies.
+TEST(ReducerRanks, GlooIsDebiansAndNotTheOneInsideLibTorch) {
+  Dl_info info;
+  void (*function)(const gloo::AllreduceOptions&) = &gloo::allreduce;
+  ASSERT_NE(dladdr(reinterpret_cast<void*>(function), &info), 0);
+  EXPECT_THAT(info.dli_fname, HasSubstr("libgloo.so"));
+}
+
+// The samples of one rank in one step; the same numbers whoever asks.
+Tensor Batch(int rank, int step) {
+  torch::manual_seed(static_cast<uint64_t>(1000 + step * 16 + rank));
+  return torch::randn({5, 8});
+}
+
+void Descend(Net& net) {
+  const torch::NoGradGuard no_grad;
+  for (auto& parameter : net.parameters()) parameter.sub_(parameter.grad() * 0.1);
+}
+
+// Steps first … last−1 with gradient descent; a failure throws.
+void Train(Net& net, GradientReducer& reducer, int rank, int first, int last) {
+  for (int step = first; step < last; ++step) {
+    reducer.Prepare(true);
+    net.Loss(Batch(rank, step)).backward();
+    const absl::Status status = reducer.Finish();
+    if (!status.ok()) throw std::runtime_error(status.ToString());
+    Descend(net);
+  }
+}
+
+std::string Bits(Net& net) {
+  std::string text;
+  for (const auto& parameter : net.parameters()) {
+    const Tensor flat = parameter.detach().contiguous().reshape({-1});
+    const std::string bytes(static_cast<const char*>(flat.data_ptr()), flat.nbytes());
+    absl::StrAppend(&text, ModelFingerprint(bytes), "\n");
+  }
+  return text;
+}
+
+// The mean over N equal batches of the mean gradient is the gradient of the whole batch. Only the
+// order of the float32 additions differs, so the results agree to a few roundings (6e-8 each) of
+// the largest terms: 1e-6 of the norm.
+TEST(ReducerRanks, GradientsEqualThoseOfOneRankOnTheWholeBatch) {
+  for (int size : {1, 2, 3, 4}) {
+    const auto results = RunOverGloo(size, [size](Communicator& communicator) -> std::string {
+      Net net;
+      Net reference;
+      auto reducer = MustCreate(net, &communicator, SmallBuckets());
+      std::string wrong;
+      for (int step = 0; step < 3; ++step) {  // the second and third in rebuilt buckets
+        reducer->Prepare(true);
+        net.Loss(Batch(communicator.rank(), step)).backward();
+        const absl::Status status = reducer->Finish();
+        if (!status.ok()) return status.ToString();
+        std::vector<Tensor> batches;
+        for (int rank = 0; rank < size; ++rank) batches.push_back(Batch(rank, step));
+        reference.zero_grad();
+        reference.Loss(torch::cat(batches)).backward();
+        const auto mine = net.Parameters();
+        const auto theirs = reference.Parameters();
+        for (size_t i = 0; i < mine.size(); ++i) {
+          const Tensor difference = mine[i].second.grad() - theirs[i].second.grad();
+          const double relative =
+              (difference.norm() / theirs[i].second.grad().norm()).item<double>();
+          if (!(relative < 1e-6)) absl::StrAppend(&wrong, mine[i].first, ": ", relative, "\n");
+        }
+        Descend(net);
+        Descend(reference);
+      }
+      return wrong;
+    });
+    EXPECT_THAT(results, Each("")) << size << " ranks";
+  }
+}
+
+TEST(ReducerRanks, TwoRunsAreBitwiseTheSameOnAllRanks) {
+  const auto run = [] {
+    return RunOverGloo(3, [](Communicator& communicator) {
+      Net net;
+      auto reducer = MustCreate(net, &communicator, SmallBuckets());
+      Train(net, *reducer, communicator.rank(), 0, 5);
+      return Bits(net);
+    });
+  };
+  const auto first = run();
+  ASSERT_THAT(first[0], HasSubstr("\n"));
+  EXPECT_THAT(first, Each(first[0]));
+  EXPECT_EQ(first, run());
+}
+
+// TR2: the rank with the unused parameter says its name; the others do not hang, they lose a peer.
+TEST(ReducerRanks, AParameterThatOneRankDoesNotUseEndsTheRunWithItsName) {
+  const auto results = RunOverGloo(2, [](Communicator& communicator) {
+    Net net;
+    auto reducer = MustCreate(net, &communicator, SmallBuckets());
+    reducer->Prepare(true);
+    const Tensor input = Batch(communicator.rank(), 0);
+    (communicator.rank() == 0 ? net.Loss(input) : net.first(input).sum()).backward();
+    const absl::Status status = reducer->Finish();
+    reducer.reset();
+    return status.ToString();
+  });
+  EXPECT_THAT(results[0], HasSubstr("UNAVAILABLE"));
+  EXPECT_THAT(results[1], AllOf(HasSubstr("second.weight"), HasSubstr("third.bias")));
+}
+
+// A parameter that only some ranks used is averaged over all.
+TEST(ReducerRanks, WhenAllowedAParameterThatOneRankUsesIsAveragedOverAll) {
+  const auto results = RunOverGloo(2, [](Communicator& communicator) -> std::string {
+    Net net;
+    ReducerOptions options = SmallBuckets();
+    options.allow_unused = true;
+    auto reducer = MustCreate(net, &communicator, options);
+    reducer->Prepare(true);
+    const Tensor input = torch::ones({2, 8});
+    (communicator.rank() == 0 ? net.second(net.first(input)).sum() : net.first(input).sum())
+        .backward();
+    const absl::Status status = reducer->Finish();
+    if (!status.ok()) return status.ToString();
+    if (net.third->weight.grad().defined()) return "third.weight has a gradient";
+    if (!torch::equal(net.second->bias.grad(), torch::full({16}, 1.0)))
+      return "second.bias is wrong";
+    return "";
+  });
+  EXPECT_THAT(results, Each(""));
+}
+
+// Gradients come in another order on each rank; the layout of all follows rank 0.
+TEST(ReducerRanks, TheRebuiltLayoutFollowsRankZeroOnEveryRank) {
+  const auto results = RunOverGloo(3, [](Communicator& communicator) {
+    Net net;
+    auto reducer = MustCreate(net, &communicator, SmallBuckets());
+    const BucketLayout initial = reducer->layout();
+    reducer->Prepare(true);
+    // Three independent branches; autograd takes the one that was built last first.
+    std::vector<Tensor> parts(3);
+    for (int i = 0; i < 3; ++i) {
+      const int branch = (i + communicator.rank()) % 3;
+      auto& layer = branch == 0 ? net.third : branch == 1 ? net.first : net.second;
+      parts[static_cast<size_t>(branch)] =
+          layer(torch::ones({2, layer->options.in_features()})).sum();
+    }
+    (parts[0] + parts[1] + parts[2]).backward();
+    const absl::Status status = reducer->Finish();
+    if (!status.ok()) return status.ToString();
+    if (!reducer->rebuilt()) return std::string("not rebuilt");
+    if (reducer->layout() == initial) return std::string("still the initial layout");
+    const std::string agreed = BucketLayoutToJson(reducer->layout(), reducer->parameters());
+    // It is what the next step uses, and it stays.
+    Train(net, *reducer, communicator.rank(), 1, 3);
+    if (BucketLayoutToJson(reducer->layout(), reducer->parameters()) != agreed) {
+      return std::string("rebuilt twice");
+    }
+    return agreed;
+  });
+  EXPECT_THAT(results[0], HasSubstr("\"buckets\""));
+  EXPECT_THAT(results, Each(results[0]));
+}
+
+// R10, C2: resumed with the layout of the checkpoint, the run is bit-identical; with a fresh one
+// the sums differ in general, which is why it is kept.
+TEST(ReducerRanks, ARunResumedWithItsLayoutIsBitIdentical) {
+  for (int stop : {1, 3}) {
+    const auto results = RunOverGloo(4, [stop](Communicator& communicator) -> std::string {
+      Net whole;
+      auto reducer = MustCreate(whole, &communicator, SmallBuckets());
+      Train(whole, *reducer, communicator.rank(), 0, stop);
+      const std::string layout = BucketLayoutToJson(reducer->layout(), reducer->parameters());
+      std::vector<Tensor> weights;
+      for (const auto& parameter : whole.parameters())
+        weights.push_back(parameter.detach().clone());
+      Train(whole, *reducer, communicator.rank(), stop, 6);
+
+      Net resumed;
+      {
+        const torch::NoGradGuard no_grad;
+        auto parameters = resumed.parameters();
+        for (size_t i = 0; i < weights.size(); ++i) parameters[i].copy_(weights[i]);
+      }
+      ReducerOptions options = SmallBuckets();
+      auto read = BucketLayoutFromJson(layout, reducer->parameters());
+      if (!read.ok()) return read.status().ToString();
+      options.layout = *read;
+      auto second = MustCreate(resumed, &communicator, options);
+      Train(resumed, *second, communicator.rank(), stop, 6);
+      if (second->rebuilt() || second->layout() != *read) return "the loaded layout was rebuilt";
+      return Bits(whole) == Bits(resumed) ? "" : "other weights";
+    });
+    EXPECT_THAT(results, Each("")) << "stopped after " << stop;
+  }
+}
+
+TEST(ReducerRanks, TheControlSlotHoldsTheMeanOverAllRanks) {
+  const auto results = RunOverGloo(4, [](Communicator& communicator) -> std::string {
+    Net net;
+    auto reducer = MustCreate(net, &communicator, SmallBuckets());
+    for (int step = 0; step < 3; ++step) {
+      reducer->SetControl(communicator.rank() == 0 && step == 1 ? 1.0F : 0.0F);
+      Train(net, *reducer, communicator.rank(), step, step + 1);
+      const float expected = step == 1 ? 0.25F : 0.0F;
+      if (reducer->control() != expected) return absl::StrCat("control is ", reducer->control());
+    }
+    return "";
+  });
+  EXPECT_THAT(results, Each(""));
+}
+
+TEST(ReducerRanks, WeightsAndBuffersOfEveryTypeComeFromRankZero) {
+  const auto results = RunOverGloo(3, [](Communicator& communicator) -> std::string {
+    const int rank = communicator.rank();
+    const NamedTensors parameters = {
+        {"a", torch::full({3, 5}, rank + 1.5).requires_grad_()},
+        {"b", torch::full({2, 3, 4, 4}, rank + 0.5).contiguous(torch::MemoryFormat::ChannelsLast)},
+        {"c", torch::full({7}, rank + 2, torch::kBFloat16)}};
+    const NamedTensors buffers = {{"n", torch::tensor(rank + 40, torch::kInt64)},
+                                  {"flag", torch::tensor({rank == 0, rank == 1})},
+                                  {"none", torch::empty({0})},
+                                  {"large", torch::full({8'000'000}, static_cast<float>(rank))}};
+    const absl::Status status = BroadcastParametersAndBuffers(parameters, buffers, &communicator);
+    if (!status.ok()) return status.ToString();
+    const bool good = torch::equal(parameters[0].second.detach(), torch::full({3, 5}, 1.5)) &&
+                      torch::equal(parameters[1].second, torch::full({2, 3, 4, 4}, 0.5)) &&
+                      torch::equal(parameters[2].second, torch::full({7}, 2, torch::kBFloat16)) &&
+                      buffers[0].second.item<int64_t>() == 40 &&
+                      torch::equal(buffers[1].second, torch::tensor({true, false})) &&
+                      torch::equal(buffers[3].second, torch::zeros({8'000'000}));
+    return good ? "" : "wrong values";
+  });
+  EXPECT_THAT(results, Each(""));
+}
+
+}  // namespace
+}  // namespace ddprun
