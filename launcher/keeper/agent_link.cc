@@ -22,7 +22,8 @@ std::string ConsolePacket(int64_t rank, uint64_t dropped, std::string_view bytes
 
 }  // namespace
 
-AgentLink::AgentLink(Fd socket) : socket_(std::move(socket)) {
+AgentLink::AgentLink(Fd socket, Poller* poller) : socket_(std::move(socket)), poller_(poller) {
+  poller_->Watch(socket_.get(), Source::kAgent);
   // A packet of the largest size must fit at once; more is a wish.
   const int bytes = 4 * static_cast<int>(kControlPacketBytesMax);
   setsockopt(socket_.get(), SOL_SOCKET, SO_SNDBUF, &bytes, sizeof bytes);
@@ -82,7 +83,7 @@ void AgentLink::FlushBefore(int64_t deadline_boot_ns) {
 }
 
 void AgentLink::Disconnect() {
-  socket_.Reset();
+  poller_->Close(&socket_);
   queue_.Clear();
 }
 

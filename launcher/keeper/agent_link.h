@@ -13,6 +13,7 @@
 
 #include "launcher/keeper/fd.h"
 #include "launcher/keeper/packet_queue.h"
+#include "launcher/keeper/poller.h"
 
 namespace ddprun::keeper {
 
@@ -23,7 +24,8 @@ class AgentLink {
  public:
   enum class Received { kPacket, kEmpty, kClosed };
 
-  explicit AgentLink(Fd socket);
+  // REQUIRES: *poller is open and outlives this; the socket is watched by it from here on.
+  AgentLink(Fd socket, Poller* poller);
 
   void Send(std::string packet);
   // Output of a worker. *dropped counts its bytes that were left out since the last Console packet
@@ -45,6 +47,7 @@ class AgentLink {
   void Disconnect();
 
   Fd socket_;
+  Poller* poller_;
   PacketQueue queue_{kAgentQueueBytesMax};
 };
 

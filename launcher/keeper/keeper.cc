@@ -18,13 +18,14 @@ constexpr int64_t kLastFlushNs = 60 * kSecond;
 }  // namespace
 
 Keeper::Keeper(const Spec* spec, const StartContext& context, Poller* poller, Fd control)
-    : spec_(spec), context_(context), poller_(poller), agent_(std::move(control)) {
+    : spec_(spec), context_(context), poller_(poller), agent_(std::move(control), poller) {
   policy_.grace_ns = spec->grace_ms * kMillisecond;
   state_.workers.resize(spec->workers.size());
   if (spec->lease_ms > 0) state_.lease_deadline_ns = BootNs() + spec->lease_ms * kMillisecond;
   workers_.reserve(spec->workers.size());
-  for (const WorkerSpec& worker : spec->workers) workers_.emplace_back(&worker);
-  worker_wants_write_.resize(spec->workers.size());
+  for (const WorkerSpec& worker : spec->workers) {
+    workers_.emplace_back(&worker, workers_.size(), poller);
+  }
 }
 
 void Keeper::Run() {
@@ -37,17 +38,8 @@ void Keeper::Run() {
 }
 
 void Keeper::StartAll() {
-  poller_->Watch(agent_.fd(), Source::kAgent);
   for (size_t i = 0; i < workers_.size(); ++i) {
-    if (!workers_[i].Start(context_, &agent_)) {
-      Decide({EventKind::kWorkerEnded, i});
-      continue;
-    }
-    const StartedWorker& process = workers_[i].process();
-    poller_->Watch(process.pidfd.get(), Source::kExit, i);
-    poller_->Watch(process.start_pipe.get(), Source::kStartPipe, i);
-    poller_->Watch(process.socket.get(), Source::kSocket, i);
-    poller_->Watch(process.log.pipe_fd(), Source::kLog, i);
+    if (!workers_[i].Start(context_, &agent_)) Decide({EventKind::kWorkerEnded, i});
   }
   ReapOrphans();
 }
@@ -118,13 +110,7 @@ void Keeper::UpdateInterest() {
     agent_wants_write_ = agent_.wants_write();
     poller_->WantWrite(agent_.fd(), Source::kAgent, 0, agent_wants_write_);
   }
-  for (size_t i = 0; i < workers_.size(); ++i) {
-    const Worker& worker = workers_[i];
-    if (!worker.process().socket.valid() || worker.wants_write() == worker_wants_write_[i])
-      continue;
-    worker_wants_write_[i] = worker.wants_write();
-    poller_->WantWrite(worker.process().socket.get(), Source::kSocket, i, worker_wants_write_[i]);
-  }
+  for (Worker& worker : workers_) worker.UpdateInterest();
 }
 
 void Keeper::Finish() {

@@ -7,7 +7,8 @@
 //  1. Exited of a worker comes after all that it said and wrote before its death.
 //  2. Gone is the last packet, and comes only when waitid says that no child is left, or with the
 //  PIDs that would not die.
-//  3. Nothing here blocks but a write to a log file.
+//  3. Each worker has exactly one end: StartFailed or Exited.
+//  4. Nothing here blocks but a write to a log file.
 #pragma once
 
 #include <span>
@@ -63,7 +64,6 @@ class Keeper {
   bool agent_seen_gone_ = false;
   bool agent_wants_write_ = false;
   std::vector<Worker> workers_;
-  std::vector<bool> worker_wants_write_;
   StopPolicy policy_;
   StopState state_;
   std::string stop_reason_;

@@ -25,11 +25,6 @@ size_t LogPump::BytesWaiting() const {
   return static_cast<size_t>(bytes);
 }
 
-void LogPump::Close() {
-  pipe_.Reset();
-  file_.Reset();
-}
-
 bool LogPump::TakeNewTrouble() {
   return std::exchange(new_trouble_, false);
 }

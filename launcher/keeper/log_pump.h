@@ -33,9 +33,8 @@ class LogPump {
   // Bytes that lie in the pipe now.
   size_t BytesWaiting() const;
 
-  int pipe_fd() const { return pipe_.get(); }
+  Fd* pipe() { return &pipe_; }
   bool open() const { return pipe_.valid(); }
-  void Close();
 
   uint64_t bytes_lost() const { return bytes_lost_; }
   int last_error() const { return last_error_; }  // errno of the last write that failed

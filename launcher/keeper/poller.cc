@@ -61,8 +61,9 @@ void Poller::WantWrite(int fd, Source source, size_t worker, bool want) {
   epoll_ctl(epoll_.get(), EPOLL_CTL_MOD, fd, &event);
 }
 
-void Poller::Forget(int fd) {
-  epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, fd, nullptr);
+void Poller::Close(Fd* fd) {
+  if (fd->valid()) epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, fd->get(), nullptr);
+  fd->Reset();
 }
 
 std::span<const Ready> Poller::Wait(int64_t deadline_boot_ns) {

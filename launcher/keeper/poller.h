@@ -32,7 +32,9 @@ class Poller {
   void Watch(int fd, Source source, size_t worker = 0);
   // Also wake up when the descriptor takes data again.
   void WantWrite(int fd, Source source, size_t worker, bool want);
-  void Forget(int fd);
+  // The end of a watched descriptor. Closing it is not enough: a child between fork and exec holds
+  // a copy, and epoll would go on telling of it.
+  void Close(Fd* fd);
   // Waits for anything, or until the deadline (kNever: no deadline). In the order in which they
   // became ready.
   std::span<const Ready> Wait(int64_t deadline_boot_ns);

@@ -72,8 +72,15 @@ WorkerDatagram ReceiveFromWorker(int fd) {
 bool Worker::Start(const StartContext& context, AgentLink* agent) {
   StartFailure failure;
   alive_ = StartWorker(*spec_, context, &process_, &failure);
-  if (!alive_) TellStartFailed(agent, failure);
-  return alive_;
+  if (!alive_) {
+    TellStartFailed(agent, failure);
+    return false;
+  }
+  poller_->Watch(process_.pidfd.get(), Source::kExit, index_);
+  poller_->Watch(process_.start_pipe.get(), Source::kStartPipe, index_);
+  poller_->Watch(process_.socket.get(), Source::kSocket, index_);
+  poller_->Watch(process_.log.pipe()->get(), Source::kLog, index_);
+  return true;
 }
 
 void Worker::ReadStartPipe(AgentLink* agent, int64_t time_ns) {
@@ -81,7 +88,7 @@ void Worker::ReadStartPipe(AgentLink* agent, int64_t time_ns) {
   StartFailure failure;
   const ssize_t size = read(process_.start_pipe.get(), &failure, sizeof failure);
   if (size < 0 && errno == EAGAIN) return;  // exec is still under way
-  process_.start_pipe.Reset();
+  poller_->Close(&process_.start_pipe);
   if (size == static_cast<ssize_t>(sizeof failure)) {
     TellStartFailed(agent, failure);
     return;
@@ -108,7 +115,7 @@ bool Worker::ReadPackets(AgentLink* agent, int packets_max) {
     const WorkerDatagram datagram = ReceiveFromWorker(process_.socket.get());
     if (datagram.kind == WorkerDatagram::Kind::kEmpty) break;
     if (datagram.kind == WorkerDatagram::Kind::kClosed) {  // says nothing about its life
-      process_.socket.Reset();
+      poller_->Close(&process_.socket);
       queue_.Clear();
       break;
     }
@@ -140,7 +147,7 @@ void Worker::PumpLog(AgentLink* agent, size_t bytes_max) {
   while (pumped < bytes_max) {
     std::string_view chunk;
     const LogPump::Outcome outcome = process_.log.PumpOnce(&chunk);
-    if (outcome == LogPump::Outcome::kEnd) process_.log.Close();
+    if (outcome == LogPump::Outcome::kEnd) poller_->Close(process_.log.pipe());
     if (outcome != LogPump::Outcome::kData) return;
     pumped += chunk.size();
     if (spec_->console) agent->SendConsole(rank(), chunk, &console_dropped_);
@@ -164,8 +171,8 @@ void Worker::ReapAndTell(AgentLink* agent, int64_t time_ns) {
     if (console_dropped_ > 0) agent->SendConsoleAlways(rank(), "", &console_dropped_);
     agent->Send(ExitedPacket(info, time_ns));
   }
-  process_.pidfd.Reset();
-  process_.socket.Reset();
+  poller_->Close(&process_.pidfd);
+  poller_->Close(&process_.socket);
   queue_.Clear();
 }
 
@@ -189,7 +196,7 @@ std::string Worker::ExitedPacket(const siginfo_t& info, int64_t time_ns) const {
 
 void Worker::CloseLog(AgentLink* agent) {
   DrainLog(agent);
-  process_.log.Close();
+  poller_->Close(process_.log.pipe());
   const uint64_t lost = process_.log.bytes_lost();
   if (lost > 0) {
     const std::string text =
@@ -211,6 +218,12 @@ void Worker::Send(std::string packet) {
 void Worker::FlushPackets() {
   if (!process_.socket.valid()) return;
   if (queue_.Flush(process_.socket.get()) == PacketQueue::Outcome::kClosed) queue_.Clear();
+}
+
+void Worker::UpdateInterest() {
+  if (!process_.socket.valid() || wants_write_ == !queue_.empty()) return;
+  wants_write_ = !queue_.empty();
+  poller_->WantWrite(process_.socket.get(), Source::kSocket, index_, wants_write_);
 }
 
 void Worker::Signal(int number) const {

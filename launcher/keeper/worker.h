@@ -14,6 +14,7 @@
 
 #include "launcher/keeper/agent_link.h"
 #include "launcher/keeper/packet_queue.h"
+#include "launcher/keeper/poller.h"
 #include "launcher/keeper/spec.h"
 #include "launcher/keeper/worker_start.h"
 
@@ -23,7 +24,9 @@ inline constexpr size_t kWorkerQueueBytesMax = size_t{1} << 20;
 
 class Worker {
  public:
-  explicit Worker(const WorkerSpec* spec) : spec_(spec) {}
+  // REQUIRES: *poller is open and outlives this. `index`: under which it tells of this worker.
+  Worker(const WorkerSpec* spec, size_t index, Poller* poller)
+      : spec_(spec), index_(index), poller_(poller) {}
 
   // False: it could not be started, the agent has been told, and it counts as ended.
   bool Start(const StartContext& context, AgentLink* agent);
@@ -44,13 +47,13 @@ class Worker {
   // To the worker; dropped when its queue is full or it is gone.
   void Send(std::string packet);
   void FlushPackets();
+  // Wakes up when the worker takes data again, if any waits for it.
+  void UpdateInterest();
   void Signal(int number) const;
 
   bool alive() const { return alive_; }  // its main process is not reaped yet
   pid_t pid() const { return process_.pid; }
   int64_t rank() const { return spec_->rank; }
-  bool wants_write() const { return !queue_.empty(); }
-  const StartedWorker& process() const { return process_; }
 
  private:
   void TellStartFailed(AgentLink* agent, const StartFailure& failure);
@@ -58,9 +61,12 @@ class Worker {
   std::string ExitedPacket(const siginfo_t& info, int64_t time_ns) const;
 
   const WorkerSpec* spec_;
+  size_t index_;
+  Poller* poller_;
   StartedWorker process_;
   PacketQueue queue_{kWorkerQueueBytesMax};
   bool alive_ = false;
+  bool wants_write_ = false;  // what the poller knows
   bool start_failed_ = false;
   bool said_hello_ = false;
   uint64_t void_packets_ = 0;

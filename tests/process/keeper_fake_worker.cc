@@ -21,7 +21,7 @@
 namespace ddprun::keeper_test {
 namespace {
 
-constexpr time_t kCometSecondsMax =
+constexpr unsigned kCometSecondsMax =
     15;  // should the keeper fail, the test's processes end by themselves
 
 int g_socket = -1;
@@ -178,7 +178,7 @@ int Echo(char** arguments) {
 // by pid or by group.
 int Comet(char** arguments) {
   const int tails = atoi(arguments[0]);
-  const time_t end = time(nullptr) + kCometSecondsMax;
+  const time_t end = time(nullptr) + time_t{kCometSecondsMax};
   for (int i = 0; i < tails; ++i) {
     if (fork() != 0) continue;
     while (time(nullptr) < end) {
@@ -211,6 +211,7 @@ int Forest(char** arguments) {
 
 // Needs a setuid copy of this program: becomes root, so that an ordinary keeper may not kill it.
 int BecomeRoot(char**) {
+  alarm(kCometSecondsMax);  // should the test itself be killed
   if (setresuid(0, 0, 0) != 0) return 97;
   Hello();
   Say("TYPE=Ready\n");

@@ -131,7 +131,9 @@ Message KeeperProcess::Await(std::string_view type, int64_t rank, Milliseconds p
     while (next == messages_.size()) {
       if (Receive(deadline)) continue;
       std::string seen;
-      for (const Message& message : messages_) seen += std::string(message.packet.type()) + " ";
+      for (const Message& message : messages_) {
+        if (seen.size() < 1000) seen += std::string(message.packet.type()) + " ";
+      }
       ADD_FAILURE() << "no " << type << " of rank " << rank << " came; seen: " << seen;
       const auto nothing = std::make_shared<std::string>("TYPE=Nothing\n");
       return {nothing, *Packet::Parse(*nothing, nullptr), Clock::now()};
@@ -170,6 +172,8 @@ void KeeperProcess::AwaitGone(Milliseconds patience) {
   AwaitExit(patience);
   EXPECT_EQ(exit_code_, 0);
   EXPECT_FALSE(Receive(Clock::now() + patience)) << "a packet came after Gone";
+  EXPECT_EQ(Count("Exited") + Count("StartFailed"), options_.workers.size()) << "one end each";
+  EXPECT_EQ(Count("Started"), Count("Exited"));
 }
 
 size_t KeeperProcess::Count(std::string_view type) const {

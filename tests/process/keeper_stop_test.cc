@@ -113,8 +113,8 @@ TEST(KeeperStop, HarsherOrderOverrides) {
 }
 
 TEST(KeeperStop, StoppedProcessIsKilledToo) {
-  KeeperProcess keeper({.workers = {Shell("kill -STOP $$")}});
-  keeper.Await("Started", 0);
+  KeeperProcess keeper({.workers = {Shell("trap '' TERM; echo up; kill -STOP $$", true)}});
+  keeper.AwaitConsole(0, "up");
   keeper.Stop("stop", 300);
   keeper.AwaitGone();
   EXPECT_EQ(keeper.Await("Exited", 0).Integer("SIGNAL"), SIGKILL);
@@ -256,7 +256,8 @@ TEST(KeeperLease, RenewalThatWaitedDuringAPauseComesTooLate) {
 TEST(KeeperTree, UnkillableProcessIsNamedAfterTenSeconds) {
   if (geteuid() != 0)
     GTEST_SKIP() << "needs root to make a program that an ordinary keeper may not kill";
-  const std::string folder = std::filesystem::temp_directory_path() / "ddprun-keeper-setuid";
+  const std::string folder =
+      std::filesystem::temp_directory_path() / ("ddprun-keeper-setuid-" + std::to_string(getpid()));
   std::filesystem::create_directories(folder);
   const std::string program = folder + "/worker";
   std::filesystem::copy_file(FakeWorker(), program,

@@ -30,6 +30,14 @@ TEST(KeeperStart, TellsStartedThenExitedThenGone) {
   EXPECT_LT(keeper.Position("Started", 0), keeper.Position("Exited", 0));
 }
 
+// A child between fork and exec holds copies of the keeper's descriptors; those of the dead must
+// not be told of again.
+TEST(KeeperStart, ManyShortWorkersEachStartAndEndOnce) {
+  KeeperProcess keeper({.workers = std::vector<WorkerOptions>(64, {.arguments = {"true"}})});
+  keeper.AwaitGone();
+  for (int rank = 0; rank < 64; ++rank) EXPECT_EQ(keeper.Await("Exited", rank).Integer("CODE"), 0);
+}
+
 // S5: the exit codes and signals that a launcher must tell apart.
 TEST(KeeperExit, ReportsEachCodeAndSignalAsItWas) {
   KeeperProcess keeper(
