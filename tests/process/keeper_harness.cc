@@ -172,6 +172,7 @@ void KeeperProcess::AwaitGone(Milliseconds patience) {
   AwaitExit(patience);
   EXPECT_EQ(exit_code_, 0);
   EXPECT_FALSE(Receive(Clock::now() + patience)) << "a packet came after Gone";
+  if (Count("Unkillable") > 0) return;
   EXPECT_EQ(Count("Exited") + Count("StartFailed"), options_.workers.size()) << "one end each";
   EXPECT_EQ(Count("Started"), Count("Exited"));
 }
