@@ -2,3 +2,7 @@
 ddprun_test(NAME comm_gloo_test LABEL unit SOURCES unit/comm_gloo_test.cc LIBS ddprun_comm ddprun_gloo)
 ddprun_test(NAME comm_failure_test LABEL unit SOURCES unit/comm_failure_test.cc LIBS ddprun_comm ddprun_gloo)
 ddprun_test(NAME comm_reduce_functions_test LABEL unit SOURCES unit/comm_reduce_functions_test.cc LIBS ddprun_comm ddprun_gloo)
+ddprun_test(NAME comm_nccl_test LABEL unit SOURCES unit/comm_nccl_test.cc LIBS ddprun_cuda_host ddprun_comm ddprun_gloo)
+if(TARGET ddp_worker_cuda)
+  add_dependencies(comm_nccl_test ddp_worker_cuda)
+endif()
