@@ -16,8 +16,8 @@ using Json = nlohmann::json;
 
 class LaunchTest : public ::testing::TestWithParam<Mode> {};
 INSTANTIATE_TEST_SUITE_P(Modes, LaunchTest, ::testing::Values(Mode::kTogether, Mode::kApart),
-                         [](const auto& info) {
-                           return info.param == Mode::kTogether ? "Together" : "Apart";
+                         [](const auto& mode) {
+                           return mode.param == Mode::kTogether ? "Together" : "Apart";
                          });
 
 std::vector<std::string> Shell(const std::string& script, std::vector<std::string> options = {}) {
