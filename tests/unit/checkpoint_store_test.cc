@@ -86,8 +86,9 @@ TEST(CheckpointStore, EveryCutThroughACommitLeavesTheOldOrTheNewCheckpoint) {
           << "after " << count << " operations, model " << static_cast<int>(model) << ": step "
           << chosen.step;
       EXPECT_TRUE(chosen.rejected.empty()) << chosen.rejected[0].reason;
-      if (count == operations.size())
+      if (count == operations.size()) {
         EXPECT_EQ(chosen.step, 200u) << "a finished commit is durable";
+      }
       old_seen = old_seen || chosen.step == 100;
       new_seen = new_seen || chosen.step == 200;
     }
