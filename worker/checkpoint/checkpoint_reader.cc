@@ -1,0 +1,62 @@
+#include "worker/checkpoint/checkpoint_reader.h"
+
+#include <ATen/CPUGeneratorImpl.h>
+
+#include <fstream>
+#include <sstream>
+
+#include "absl/strings/str_cat.h"
+#include "worker/checkpoint/tensor_format.h"
+
+namespace ddprun {
+namespace {
+
+// A state file is about 2 KiB plus the bucket layout.
+constexpr std::streamoff kStateBytesMax = 64 << 20;
+
+absl::Status LoadFile(const std::string& path, const std::vector<NamedTensor>& tensors) {
+  absl::StatusOr<SafetensorsFile> file = SafetensorsFile::Open(path);
+  if (!file.ok()) return file.status();
+  return LoadTensors(*file, tensors);
+}
+
+}  // namespace
+
+absl::StatusOr<TrainState> ReadTrainState(const std::string& dir, const TrainConfig& config) {
+  const std::string path = dir + "/trainer_state.json";
+  std::ifstream stream(path, std::ios::binary | std::ios::ate);
+  if (!stream)
+    return absl::NotFoundError(absl::StrCat(path, ": cannot open the state of the checkpoint"));
+  if (stream.tellg() > kStateBytesMax) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(path, ": larger than ", kStateBytesMax, " bytes"));
+  }
+  stream.seekg(0);
+  std::ostringstream text;
+  text << stream.rdbuf();
+  absl::StatusOr<TrainState> state = TrainStateFromJson(text.str());
+  if (!state.ok())
+    return absl::InvalidArgumentError(absl::StrCat(dir, "/", state.status().message()));
+  if (absl::Status status = CompareForResume(state->config, config); !status.ok()) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("cannot continue ", dir, ": ", status.message()));
+  }
+  return state;
+}
+
+absl::Status ReadCheckpointTensors(const std::string& dir, const CheckpointTensors& tensors) {
+  if (absl::Status status = LoadFile(dir + "/model.safetensors", tensors.model); !status.ok())
+    return status;
+  return LoadFile(dir + "/optimizer.safetensors", tensors.optimizer);
+}
+
+absl::Status ReadRng(const std::string& dir, int rank, int world_size) {
+  const at::Generator& generator = at::detail::getDefaultCPUGenerator();
+  at::Tensor state = at::empty_like(generator.get_state());
+  const std::string path = absl::StrCat(dir, "/", RngFileName(rank, world_size));
+  if (absl::Status status = LoadFile(path, {{"cpu", state}}); !status.ok()) return status;
+  at::Generator(generator).set_state(state);
+  return absl::OkStatus();
+}
+
+}  // namespace ddprun

@@ -1,0 +1,162 @@
+#include "worker/checkpoint/checkpoint_writer.h"
+
+#include <ATen/CPUGeneratorImpl.h>
+
+#include <chrono>
+#include <cinttypes>
+#include <cstdio>
+
+#include "absl/cleanup/cleanup.h"
+#include "absl/strings/str_cat.h"
+
+namespace ddprun {
+namespace {
+
+// How long a rank waits for its own file system before it calls the checkpoint before it stuck.
+constexpr double kSettleSeconds = 600;
+
+class Stopwatch {
+ public:
+  explicit Stopwatch(double* total) : total_(total), begin_(std::chrono::steady_clock::now()) {}
+  ~Stopwatch() {
+    *total_ += std::chrono::duration<double>(std::chrono::steady_clock::now() - begin_).count();
+  }
+
+ private:
+  double* const total_;
+  const std::chrono::steady_clock::time_point begin_;
+};
+
+void Warn(int64_t step, const char* what, const char* reason) {
+  fprintf(stderr, "checkpoint of step %" PRId64 ": %s: %s; training goes on\n", step, what, reason);
+}
+
+}  // namespace
+
+std::string RngFileName(int rank, int world_size) {
+  return absl::StrCat("rng-", rank, "-of-", world_size, ".safetensors");
+}
+
+absl::StatusOr<std::unique_ptr<CheckpointWriter>> CheckpointWriter::Create(
+    ddprun_handle* client, const CheckpointTensors& tensors, bool async) {
+  std::unique_ptr<CheckpointWriter> writer(new CheckpointWriter(client, async));
+  writer->rng_ = at::detail::getDefaultCPUGenerator().get_state();
+  std::vector<std::pair<std::string, std::vector<NamedTensor>>> files = {
+      {RngFileName(ddprun_rank(client), ddprun_world_size(client)), {{"cpu", writer->rng_}}}};
+  if (ddprun_rank(client) == 0) {
+    files.push_back({"model.safetensors", tensors.model});
+    files.push_back({"optimizer.safetensors", tensors.optimizer});
+  }
+  for (auto& [name, list] : files) {
+    absl::StatusOr<Snapshot> snapshot = Snapshot::Create(list);
+    if (!snapshot.ok()) return snapshot.status();
+    writer->snapshots_.push_back(*std::move(snapshot));
+    writer->file_names_.push_back(name);
+  }
+  writer->thread_ = std::thread([raw = writer.get()] { raw->Run(); });
+  return writer;
+}
+
+CheckpointWriter::~CheckpointWriter() {
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    stop_ = true;
+  }
+  changed_.notify_all();
+  thread_.join();
+}
+
+bool CheckpointWriter::InFlight() {
+  std::lock_guard<std::mutex> lock(mutex_);
+  return has_job_ || ddprun_checkpoint_in_flight(client_) != 0;
+}
+
+void CheckpointWriter::WaitForThread() {
+  std::unique_lock<std::mutex> lock(mutex_);
+  changed_.wait(lock, [this] { return !has_job_; });
+}
+
+void CheckpointWriter::Write(const TrainState& state) {
+  const Stopwatch stopwatch(&seconds_);
+  ddprun_phase(client_, DDPRUN_PHASE_CHECKPOINT, nullptr);
+  WaitForThread();
+  if (ddprun_checkpoint_begin(client_, state.step) != 0) {
+    const std::string reason = ddprun_error(client_);
+    Warn(state.step, "cannot begin", reason.c_str());
+    ddprun_checkpoint_fail(client_, state.step, reason.c_str());
+    return;
+  }
+  rng_.copy_(at::detail::getDefaultCPUGenerator().get_state());
+  for (Snapshot& snapshot : snapshots_) snapshot.Capture();
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    job_ = {state.step, TrainStateToJson(state)};
+    has_job_ = true;
+  }
+  changed_.notify_all();
+  if (!async_) {
+    WaitForThread();
+    ddprun_checkpoint_wait(client_, state.step, kSettleSeconds);
+  }
+}
+
+absl::Status CheckpointWriter::WaitCommitted(int64_t step, double timeout_seconds) {
+  const Stopwatch stopwatch(&seconds_);
+  ddprun_phase(client_, DDPRUN_PHASE_CHECKPOINT, "waiting for the commit");
+  WaitForThread();
+  const int error = ddprun_checkpoint_wait(client_, step, timeout_seconds);
+  if (error == 0) {
+    committed_step_ = step;
+    return absl::OkStatus();
+  }
+  const std::string message =
+      absl::StrCat("checkpoint of step ", step, ": ", ddprun_error(client_));
+  return error == DDPRUN_ETIMEOUT ? absl::DeadlineExceededError(message)
+                                  : absl::AbortedError(message);
+}
+
+void CheckpointWriter::Skip(int64_t step) {
+  const Stopwatch stopwatch(&seconds_);
+  if (ddprun_rank(client_) == 0)
+    ddprun_checkpoint_skip(client_, step, "the one before is still in flight");
+}
+
+void CheckpointWriter::Run() {
+  std::unique_lock<std::mutex> lock(mutex_);
+  while (true) {
+    changed_.wait(lock, [this] { return has_job_ || stop_; });
+    if (!has_job_) return;
+    const Job job = job_;
+    lock.unlock();
+    WriteFiles(job);
+    lock.lock();
+    has_job_ = false;
+    changed_.notify_all();
+  }
+}
+
+bool CheckpointWriter::WriteSnapshot(int64_t step, const std::string& name,
+                                     const Snapshot& snapshot) {
+  const ddprun_piece pieces[] = {{snapshot.header().data(), snapshot.header().size()},
+                                 {snapshot.data(), snapshot.data_bytes()}};
+  return ddprun_checkpoint_writev(client_, step, name.c_str(), pieces,
+                                  snapshot.data_bytes() > 0 ? 2 : 1) == 0;
+}
+
+void CheckpointWriter::WriteFiles(const Job& job) {
+  bool written = true;
+  for (size_t i = 0; i < snapshots_.size() && written; ++i) {
+    written = WriteSnapshot(job.step, file_names_[i], snapshots_[i]);
+  }
+  if (written && ddprun_rank(client_) == 0) {
+    written = ddprun_checkpoint_write(client_, job.step, "trainer_state.json",
+                                      job.state_json.data(), job.state_json.size()) == 0;
+  }
+  if (written) written = ddprun_checkpoint_finish(client_, job.step) == 0;
+  if (written) return;
+  const std::string reason = ddprun_error(client_);
+  Warn(job.step, "not written", reason.c_str());
+  ddprun_checkpoint_fail(client_, job.step, reason.c_str());
+}
+
+}  // namespace ddprun

@@ -1,0 +1,83 @@
+// Writes checkpoints while training goes on: a copy at the step edge (the only part that the
+// training thread waits for), then a background thread writes the files through libddprun. At most
+// one is in flight.
+//
+// Files: rank 0 writes model.safetensors, optimizer.safetensors and trainer_state.json; every rank
+// writes rng-<rank>-of-<n>.safetensors. A file that cannot be written drops the checkpoint on every
+// rank, and training goes on. Threads: all calls from the training thread.
+#pragma once
+
+#include <condition_variable>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "worker/checkpoint/snapshot.h"
+#include "worker/checkpoint/train_state.h"
+#include "worker/client/ddprun.h"
+
+namespace ddprun {
+
+struct CheckpointTensors {
+  std::vector<NamedTensor> model;  // parameters and buffers
+  std::vector<NamedTensor> optimizer;
+};
+
+std::string RngFileName(int rank, int world_size);
+
+class CheckpointWriter {
+ public:
+  // `client` outlives the writer. The tensors are updated in place by training, never replaced.
+  static absl::StatusOr<std::unique_ptr<CheckpointWriter>> Create(ddprun_handle* client,
+                                                                  const CheckpointTensors& tensors,
+                                                                  bool async);
+  ~CheckpointWriter();
+
+  // True while files are being written or the launcher has not settled the last checkpoint.
+  bool InFlight();
+  // Takes the state of this moment and begins to write it. Waits for an earlier one that is in
+  // flight.
+  void Write(const TrainState& state);
+  // Until the checkpoint of `step` is committed. ABORTED when it was dropped, DEADLINE_EXCEEDED
+  // when it is not settled in time.
+  absl::Status WaitCommitted(int64_t step, double timeout_seconds);
+  // A periodic checkpoint is left out on all ranks; rank 0 says so.
+  void Skip(int64_t step);
+  // Time that the training thread has spent in the calls above.
+  double seconds() const { return seconds_; }
+  // Newest step that is known to be committed; −1 when none is.
+  int64_t committed_step() const { return committed_step_; }
+
+ private:
+  struct Job {
+    int64_t step = 0;
+    std::string state_json;
+  };
+  CheckpointWriter(ddprun_handle* client, bool async) : client_(client), async_(async) {}
+  void WaitForThread();
+  void Run();
+  void WriteFiles(const Job& job);
+  bool WriteSnapshot(int64_t step, const std::string& name, const Snapshot& snapshot);
+
+  ddprun_handle* const client_;
+  const bool async_;
+  std::vector<Snapshot> snapshots_;      // rng, and on rank 0 model, optimizer
+  std::vector<std::string> file_names_;  // of the snapshots
+  at::Tensor rng_;                       // what the rng snapshot copies from
+  double seconds_ = 0;
+  int64_t committed_step_ = -1;
+
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  Job job_;
+  bool has_job_ = false;
+  bool stop_ = false;
+  std::thread thread_;
+};
+
+}  // namespace ddprun

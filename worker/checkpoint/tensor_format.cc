@@ -1,0 +1,100 @@
+#include "worker/checkpoint/tensor_format.h"
+
+#include <algorithm>
+#include <set>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "common/checksum.h"
+
+namespace ddprun {
+namespace {
+
+absl::Status Mismatch(const SafetensorsFile& file, const std::string& what) {
+  return absl::FailedPreconditionError(
+      absl::StrCat(file.path(), ": ", what, "; the checkpoint is of another model or optimizer"));
+}
+
+}  // namespace
+
+absl::StatusOr<std::string> SafetensorsDtype(at::ScalarType type) {
+  // Not a full switch: LibTorch has dozens of types that the format does not know.
+  if (type == at::kFloat) return "F32";
+  if (type == at::kDouble) return "F64";
+  if (type == at::kHalf) return "F16";
+  if (type == at::kBFloat16) return "BF16";
+  if (type == at::kLong) return "I64";
+  if (type == at::kInt) return "I32";
+  if (type == at::kShort) return "I16";
+  if (type == at::kChar) return "I8";
+  if (type == at::kByte) return "U8";
+  if (type == at::kBool) return "BOOL";
+  return absl::InvalidArgumentError(
+      absl::StrCat("tensors of type ", at::toString(type), " cannot be saved"));
+}
+
+absl::StatusOr<std::vector<TensorInfo>> TensorInfos(const std::vector<NamedTensor>& tensors) {
+  std::vector<TensorInfo> all;
+  for (const NamedTensor& item : tensors) {
+    absl::StatusOr<std::string> dtype = SafetensorsDtype(item.tensor.scalar_type());
+    if (!dtype.ok()) return dtype.status();
+    all.push_back({item.name, *std::move(dtype), item.tensor.sizes().vec()});
+  }
+  return all;
+}
+
+absl::Status LoadTensors(const SafetensorsFile& file, const std::vector<NamedTensor>& tensors) {
+  const at::NoGradGuard no_grad;
+  absl::StatusOr<std::vector<TensorInfo>> wanted = TensorInfos(tensors);
+  if (!wanted.ok()) return wanted.status();
+  std::set<std::string> names;
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    const TensorInfo* found = file.Find(tensors[i].name);
+    const TensorInfo& want = (*wanted)[i];
+    names.insert(want.name);
+    if (found == nullptr)
+      return Mismatch(file, absl::StrCat("holds no tensor \"", want.name, "\""));
+    if (found->dtype != want.dtype || found->shape != want.shape) {
+      return Mismatch(file, absl::StrCat("tensor \"", want.name, "\" is ", found->dtype, " [",
+                                         absl::StrJoin(found->shape, ", "), "], expected ",
+                                         want.dtype, " [", absl::StrJoin(want.shape, ", "), "]"));
+    }
+    if (found->bytes() == 0) continue;
+    // from_blob takes no const; the copy only reads. The data may be unaligned for its type in a
+    // foreign file, so it goes through bytes.
+    at::Tensor host = at::empty(want.shape, at::TensorOptions(tensors[i].tensor.scalar_type()));
+    memcpy(host.data_ptr(), file.Data(*found), found->bytes());
+    at::Tensor target = tensors[i].tensor;
+    target.copy_(host);
+  }
+  for (const TensorInfo& tensor : file.header().tensors) {
+    if (!names.contains(tensor.name)) {
+      return Mismatch(file, absl::StrCat("holds the unexpected tensor \"", tensor.name, "\""));
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::string> TensorsDigest(std::vector<NamedTensor> tensors) {
+  std::sort(tensors.begin(), tensors.end(),
+            [](const NamedTensor& a, const NamedTensor& b) { return a.name < b.name; });
+  Xxh3Stream stream;
+  const auto text = [&](const std::string& value) {
+    stream.UpdateU64(value.size());
+    stream.Update(value.data(), value.size());
+  };
+  for (const NamedTensor& item : tensors) {
+    absl::StatusOr<std::string> dtype = SafetensorsDtype(item.tensor.scalar_type());
+    if (!dtype.ok()) return dtype.status();
+    text(item.name);
+    text(*dtype);
+    stream.UpdateU64(static_cast<uint64_t>(item.tensor.dim()));
+    for (int64_t extent : item.tensor.sizes()) stream.UpdateU64(static_cast<uint64_t>(extent));
+    const at::Tensor host = item.tensor.detach().to(at::kCPU).contiguous();
+    stream.UpdateU64(host.nbytes());
+    stream.Update(host.data_ptr(), host.nbytes());
+  }
+  return HashHex(stream.Finish());
+}
+
+}  // namespace ddprun

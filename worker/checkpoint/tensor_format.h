@@ -1,0 +1,29 @@
+// LibTorch tensors ↔ safetensors entries, and the digest of a set of tensors (docs/checkpoints.md
+// gives its framing). Pure; tensors may lie on any device, bytes are always those of a contiguous
+// little-endian copy on the host.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "common/safetensors.h"
+#include "worker/model/model.h"
+
+namespace ddprun {
+
+// "F32" …; INVALID_ARGUMENT for types that the format has not.
+absl::StatusOr<std::string> SafetensorsDtype(at::ScalarType type);
+
+// Name, dtype and shape; offsets are filled in by BuildSafetensorsHeader.
+absl::StatusOr<std::vector<TensorInfo>> TensorInfos(const std::vector<NamedTensor>& tensors);
+
+// Copies every tensor from the file. The file must hold exactly these names, with equal dtypes and
+// shapes; the first difference is the error.
+absl::Status LoadTensors(const SafetensorsFile& file, const std::vector<NamedTensor>& tensors);
+
+// XXH3-128 in hex over the tensors sorted by name.
+absl::StatusOr<std::string> TensorsDigest(std::vector<NamedTensor> tensors);
+
+}  // namespace ddprun

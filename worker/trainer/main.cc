@@ -1,0 +1,84 @@
+// ddp-worker: the built-in trainer, one process a rank. Started by ddprun; by hand (`ddp-worker
+// train.cfg`) it trains as rank 0 of 1. Exit code 0 when the work is done, 1 after an error that
+// was reported.
+#include <torch/torch.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <exception>
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "worker/trainer/session.h"
+#include "worker/trainer/trainer.h"
+
+namespace ddprun {
+namespace {
+
+constexpr int kThreadsMax = 1024;
+
+void SetThreads() {
+  const char* text = std::getenv("OMP_NUM_THREADS");
+  const int threads = text == nullptr ? 1 : std::atoi(text);
+  at::set_num_threads(threads >= 1 && threads <= kThreadsMax ? threads : 1);
+}
+
+absl::Status TrainAsWorker(ddprun_handle* client, const char* config_path) {
+  Session session;
+  session.client = client;
+  session.rank = ddprun_rank(client);
+  session.world_size = ddprun_world_size(client);
+  absl::StatusOr<TrainConfig> config = ReadWorkerConfig(config_path);
+  if (!config.ok()) return config.status();
+  session.config = *std::move(config);
+  absl::StatusOr<at::Device> device = ChooseDevice(ddprun_local_rank(client));
+  if (!device.ok()) return device.status();
+  session.device = *device;
+  session.exchange = MakeExchange(client);
+  SetThreads();
+  absl::StatusOr<std::unique_ptr<Trainer>> trainer = Trainer::Create(&session);
+  if (!trainer.ok()) return trainer.status();
+  return (*trainer)->Run();
+}
+
+// LibTorch reports by exceptions; this is where they become a status.
+absl::Status TrainCatchingAll(ddprun_handle* client, const char* config_path) {
+  try {
+    return TrainAsWorker(client, config_path);
+  } catch (const c10::Error& error) {
+    return absl::InternalError(error.what_without_backtrace());
+  } catch (const std::exception& error) {
+    return absl::InternalError(error.what());
+  } catch (...) {
+    return absl::InternalError("an exception of unknown type");
+  }
+}
+
+int Main(int argc, char** argv) {
+  // Standard output is a pipe here; a line must be seen when it is written.
+  setvbuf(stdout, nullptr, _IOLBF, 0);
+  ddprun_handle* client = nullptr;
+  if (ddprun_init(&client) != 0) {
+    fprintf(stderr, "ddp-worker: %s\n", ddprun_error(nullptr));
+    return 1;
+  }
+  const absl::Status status = TrainCatchingAll(client, argc > 1 ? argv[1] : nullptr);
+  if (status.ok()) {
+    ddprun_finish(client);
+    return 0;
+  }
+  const std::string message(status.message());
+  fprintf(stderr, "ddp-worker: rank %d: %s\n", ddprun_rank(client), message.c_str());
+  ddprun_fail(client, FailureKind(status), message.c_str());
+  return 1;
+}
+
+}  // namespace
+}  // namespace ddprun
+
+int main(int argc, char** argv) {
+  const int code = ddprun::Main(argc, argv);
+  fflush(stdout);
+  fflush(stderr);
+  _exit(code);  // destructors of LibTorch and of communicators may hang or crash at exit (TR54)
+}

@@ -1,0 +1,56 @@
+#include "worker/trainer/metrics.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cmath>
+#include <cstdio>
+#include <cstring>
+#include <nlohmann/json.hpp>
+
+namespace ddprun {
+namespace {
+
+// Six digits are what a person and a plot need.
+double Rounded(double value) {
+  if (!std::isfinite(value) || value == 0) return value;
+  const double scale = std::pow(10.0, 5 - std::floor(std::log10(std::fabs(value))));
+  return std::round(value * scale) / scale;
+}
+
+}  // namespace
+
+std::string MetricsText(const MetricsLine& line) {
+  const nlohmann::ordered_json json = {{"step", line.step},
+                                       {"epoch", line.epoch},
+                                       {"loss", line.loss},  // null when it is not finite
+                                       {"lr", line.lr},
+                                       {"samples_per_s", Rounded(line.samples_per_s)},
+                                       {"data_wait_s", Rounded(line.data_wait_s)}};
+  return json.dump() + "\n";
+}
+
+MetricsLog::MetricsLog(const std::string& run_dir) {
+  if (run_dir.empty()) return;
+  path_ = run_dir + "/metrics.jsonl";
+  fd_ = open(path_.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
+  if (fd_ < 0)
+    fprintf(stderr, "%s: cannot open: %s; no metrics are kept\n", path_.c_str(), strerror(errno));
+}
+
+MetricsLog::~MetricsLog() {
+  if (fd_ >= 0) close(fd_);
+}
+
+void MetricsLog::Append(const MetricsLine& line) {
+  if (fd_ < 0) return;
+  const std::string text = MetricsText(line);
+  if (write(fd_, text.data(), text.size()) == static_cast<ssize_t>(text.size()) || complained_)
+    return;
+  complained_ = true;
+  fprintf(stderr, "%s: cannot write: %s; lines of metrics are missing\n", path_.c_str(),
+          strerror(errno));
+}
+
+}  // namespace ddprun

@@ -1,0 +1,37 @@
+// metrics.jsonl of the run folder: one object a line, each appended with one write, by rank 0
+// alone. Without a run folder nothing is written. One thread. A line that cannot be written is said
+// once on stderr; training goes on.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+namespace ddprun {
+
+struct MetricsLine {
+  int64_t step = 0;
+  int64_t epoch = 0;  // 1-based
+  double loss = 0;
+  double lr = 0;
+  double samples_per_s = 0;  // over all ranks, since the line before
+  double data_wait_s = 0;    // of rank 0, since the line before
+};
+
+std::string MetricsText(const MetricsLine& line);
+
+class MetricsLog {
+ public:
+  // An empty folder: no log.
+  explicit MetricsLog(const std::string& run_dir);
+  ~MetricsLog();
+  MetricsLog(const MetricsLog&) = delete;
+  MetricsLog& operator=(const MetricsLog&) = delete;
+  void Append(const MetricsLine& line);
+
+ private:
+  std::string path_;
+  int fd_ = -1;
+  bool complained_ = false;
+};
+
+}  // namespace ddprun

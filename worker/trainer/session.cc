@@ -1,0 +1,143 @@
+#include "worker/trainer/session.h"
+
+#include <arpa/inet.h>
+#include <netdb.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <cstdlib>
+
+#include "absl/cleanup/cleanup.h"
+#include "absl/strings/str_cat.h"
+
+namespace ddprun {
+namespace {
+
+constexpr size_t kValueBytesMax = 32768;  // of one published value (proto/worker_protocol.md)
+
+absl::Status ClientError(ddprun_handle* client, int code, const std::string& what) {
+  const std::string message = absl::StrCat(what, ": ", ddprun_error(client));
+  return code == DDPRUN_ETIMEOUT ? absl::DeadlineExceededError(message)
+                                 : absl::UnavailableError(message);
+}
+
+// The address of this host on the way to `host`: what a datagram socket binds to when it is
+// connected (nothing is sent).
+absl::StatusOr<std::string> LocalAddressTowards(const std::string& host) {
+  addrinfo hints = {};
+  hints.ai_socktype = SOCK_DGRAM;
+  addrinfo* found = nullptr;
+  if (const int error = getaddrinfo(host.c_str(), "9", &hints, &found); error != 0) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("cannot resolve MASTER_ADDR ", host, ": ", gai_strerror(error)));
+  }
+  absl::Cleanup free_found = [found] { freeaddrinfo(found); };
+  for (const addrinfo* item = found; item != nullptr; item = item->ai_next) {
+    const int fd = socket(item->ai_family, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+    if (fd < 0) continue;
+    absl::Cleanup close_fd = [fd] { close(fd); };
+    sockaddr_storage address;
+    socklen_t length = sizeof(address);
+    char text[NI_MAXHOST];
+    if (connect(fd, item->ai_addr, item->ai_addrlen) == 0 &&
+        getsockname(fd, reinterpret_cast<sockaddr*>(&address), &length) == 0 &&
+        getnameinfo(reinterpret_cast<sockaddr*>(&address), length, text, sizeof(text), nullptr, 0,
+                    NI_NUMERICHOST) == 0) {
+      return std::string(text);
+    }
+  }
+  return absl::FailedPreconditionError(
+      absl::StrCat("no network interface of this host leads to MASTER_ADDR ", host));
+}
+
+}  // namespace
+
+absl::StatusOr<TrainConfig> ReadWorkerConfig(const char* path) {
+  if (const char* json = std::getenv("DDPRUN_TRAIN_CONFIG"); json != nullptr) return FromJson(json);
+  if (path == nullptr) {
+    return absl::InvalidArgumentError(
+        "no configuration: start it with `ddprun train.cfg`, or give the file as argument (one "
+        "rank)");
+  }
+  return LoadTrainConfig(path, {});
+}
+
+absl::StatusOr<at::Device> ChooseDevice(int local_rank) {
+  const char* text = std::getenv("DDPRUN_DEVICE");
+  const std::string device = text == nullptr ? "cpu" : text;
+  if (device == "cpu") return at::Device(at::kCPU);
+  if (device != "cuda") {
+    return absl::InvalidArgumentError(
+        absl::StrCat("DDPRUN_DEVICE is \"", device, "\"; expected cpu or cuda"));
+  }
+  return at::Device(at::kCUDA, static_cast<c10::DeviceIndex>(local_rank));
+}
+
+Exchange MakeExchange(ddprun_handle* client) {
+  Exchange exchange;
+  exchange.publish = [client](const std::string& group, const std::string& name,
+                              const std::string& bytes) {
+    const int code =
+        ddprun_publish(client, group.c_str(), name.c_str(), bytes.data(), bytes.size());
+    return code == 0 ? absl::OkStatus()
+                     : ClientError(client, code, absl::StrCat("cannot publish ", group, "/", name));
+  };
+  exchange.await = [client](const std::string& group, const std::string& name,
+                            double timeout_seconds) -> absl::StatusOr<std::string> {
+    std::string bytes(kValueBytesMax, '\0');
+    size_t size = 0;
+    const int code = ddprun_await(client, group.c_str(), name.c_str(), bytes.data(), bytes.size(),
+                                  &size, timeout_seconds);
+    if (code != 0)
+      return ClientError(client, code, absl::StrCat("no ", group, "/", name, " from its rank"));
+    bytes.resize(size);
+    return bytes;
+  };
+  return exchange;
+}
+
+absl::StatusOr<std::unique_ptr<Communicator>> ConnectWorld(const Session& session) {
+  CommunicatorOptions options;
+  options.name = "world";
+  options.rank = session.rank;
+  options.size = session.world_size;
+  options.observer = [client = session.client](const char* operation, uint64_t sequence,
+                                               bool finished) {
+    ddprun_collective(client, operation, sequence, finished ? 1 : 0);
+  };
+  if (session.device.is_cuda()) {
+    options.device = session.device.index();
+    return CreateNcclCommunicator(options, session.exchange);
+  }
+  if (ddprun_local_world_size(session.client) != session.world_size) {
+    const char* master = std::getenv("MASTER_ADDR");
+    absl::StatusOr<std::string> host =
+        LocalAddressTowards(master == nullptr ? "127.0.0.1" : master);
+    if (!host.ok()) return host.status();
+    options.host = *std::move(host);
+  }
+  return CreateGlooCommunicator(options, session.exchange);
+}
+
+std::string DataCacheDir(const Session& session) {
+  const std::string state_dir = ddprun_state_dir(session.client);
+  return state_dir.empty() ? "" : state_dir + "/data-cache";
+}
+
+int FailureKind(const absl::Status& status) {
+  switch (status.code()) {
+    case absl::StatusCode::kUnavailable:
+    case absl::StatusCode::kDeadlineExceeded:
+    case absl::StatusCode::kCancelled:
+      return DDPRUN_FAIL_COMMUNICATION;
+    case absl::StatusCode::kInvalidArgument:
+    case absl::StatusCode::kFailedPrecondition:
+    case absl::StatusCode::kNotFound:
+    case absl::StatusCode::kUnimplemented:
+      return DDPRUN_FAIL_CONFIG;
+    default:
+      return DDPRUN_FAIL_ERROR;
+  }
+}
+
+}  // namespace ddprun

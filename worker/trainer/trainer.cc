@@ -1,0 +1,221 @@
+// The training loop, top to bottom: Run → RunEpoch → Update → StepEdge.
+#include "worker/trainer/trainer.h"
+
+#include <algorithm>
+#include <limits>
+
+#include "absl/strings/str_cat.h"
+#include "worker/checkpoint/tensor_format.h"
+
+namespace ddprun {
+namespace {
+
+// The launcher's own grace is shorter; this only ends a wait for a launcher that never answers.
+constexpr double kCommitSeconds = 600;
+
+}  // namespace
+
+absl::Status Trainer::Run() {
+  loop_begin_ = interval_begin_ = progress_time_ = Clock::now();
+  total_steps_ = TotalSteps();
+  UpdateProgress();
+  while (!Finished()) {
+    absl::StatusOr<EdgeDecision> decision = RunEpoch();
+    if (!decision.ok()) return decision.status();
+    if (*decision == EdgeDecision::kStop) return absl::OkStatus();
+    if (Finished()) break;  // FinishRun evaluates, while the last checkpoint is being written
+    if (absl::Status status = EvaluateNow(); !status.ok()) return status;
+  }
+  return FinishRun();
+}
+
+bool Trainer::Finished() const {
+  return config_.train_steps > 0 ? state_.step >= config_.train_steps
+                                 : state_.epoch >= config_.train_epochs;
+}
+
+// One epoch, or what is left of it after a resume.
+absl::StatusOr<Trainer::EdgeDecision> Trainer::RunEpoch() {
+  StartEpoch();
+  const int64_t epoch = state_.epoch;
+  while (state_.epoch == epoch && !Finished()) {
+    const int64_t micro_batches = std::min(config_.train_accumulation_steps, BatchesLeft());
+    if (micro_batches == 0) {  // only after a resume on more ranks, when less than a batch was left
+      ++state_.epoch;
+      state_.step_in_epoch = state_.samples_in_epoch = 0;
+      break;
+    }
+    if (absl::Status status = Update(static_cast<int>(micro_batches)); !status.ok()) return status;
+    absl::StatusOr<EdgeDecision> decision = StepEdge();
+    if (!decision.ok() || *decision == EdgeDecision::kStop) return decision;
+  }
+  return EdgeDecision::kContinue;
+}
+
+void Trainer::StartEpoch() {
+  std::vector<int64_t> indices =
+      sampler_->IndicesFor(session_.rank, state_.epoch, state_.samples_in_epoch);
+  const int64_t batch = config_.data_batch_size;
+  const auto count = static_cast<int64_t>(indices.size());
+  epoch_batches_ = config_.data_drop_last ? count / batch : (count + batch - 1) / batch;
+  if (config_.data_drop_last) indices.resize(static_cast<size_t>(epoch_batches_ * batch));
+  batches_taken_ = 0;
+  const int64_t accumulation = config_.train_accumulation_steps;
+  epoch_steps_ = state_.step_in_epoch + (epoch_batches_ + accumulation - 1) / accumulation;
+  loader_->Start(std::move(indices));
+}
+
+// One optimizer update; afterwards `state_` is that of the new step.
+absl::Status Trainer::Update(int micro_batches) {
+  micro_batches_ = micro_batches;
+  loss_sum_ = 0;
+  samples_ = 0;
+  // Every rank tells whether its last checkpoint is still in flight; the mean tells all whether any
+  // is.
+  const bool busy = CheckpointDue(state_.step + 1) && writer_->InFlight();
+  reducer_->SetControl(busy ? 1.0F : 0.0F);
+  for (const Action& action : PlanDataParallel(model_->size(), micro_batches)) {
+    if (absl::Status status = Execute(action); !status.ok()) return status;
+  }
+  ++state_.step;
+  ++state_.step_in_epoch;
+  state_.samples_in_epoch += samples_ * session_.world_size;
+  state_.samples_seen += samples_ * session_.world_size;
+  state_.last_loss = loss_sum_ / micro_batches;
+  interval_samples_ += samples_ * session_.world_size;
+  return absl::OkStatus();
+}
+
+absl::Status Trainer::Execute(const Action& action) {
+  switch (action.kind) {
+    case ActionKind::kLoad:
+      ddprun_phase(session_.client, DDPRUN_PHASE_DATA, nullptr);
+      batch_ = loader_->Next();
+      batch_ = {batch_.inputs.to(session_.device), batch_.targets.to(session_.device)};
+      activation_ = batch_.inputs;
+      samples_ += batch_.targets.size(0);
+      ++batches_taken_;
+      ddprun_phase(session_.client, DDPRUN_PHASE_COMPUTE, nullptr);
+      reducer_->Prepare(action.last_micro_batch);
+      return absl::OkStatus();
+    case ActionKind::kForward:
+      activation_ = model_->Forward(activation_, action.first_block, action.last_block);
+      return absl::OkStatus();
+    case ActionKind::kLoss:
+      loss_ = at::cross_entropy_loss(activation_, batch_.targets);
+      activation_ = at::Tensor();
+      return absl::OkStatus();
+    case ActionKind::kBackward:
+      (micro_batches_ == 1 ? loss_ : loss_ / micro_batches_).backward();
+      loss_sum_ += loss_.item<double>();
+      loss_ = at::Tensor();
+      return action.last_micro_batch ? absl::OkStatus() : reducer_->Finish();
+    case ActionKind::kReduce:
+      return reducer_->Finish();
+    case ActionKind::kUpdate: {
+      ddprun_phase(session_.client, DDPRUN_PHASE_OPTIMIZER, nullptr);
+      std::vector<bool> used;
+      for (const NamedTensor& parameter : parameters_)
+        used.push_back(parameter.tensor.grad().defined());
+      optimizer_->Step(config_.train_lr, used);
+      return absl::OkStatus();
+    }
+  }
+  return absl::InternalError("an action of unknown kind");
+}
+
+bool Trainer::CheckpointDue(int64_t step) const {
+  return config_.checkpoint_every_steps > 0 && step % config_.checkpoint_every_steps == 0;
+}
+
+// Between two updates: the log, the launcher's wishes, checkpoints. All ranks decide the same.
+absl::StatusOr<Trainer::EdgeDecision> Trainer::StepEdge() {
+  LogStep();
+  if (BatchesLeft() == 0) {
+    ++state_.epoch;
+    state_.step_in_epoch = state_.samples_in_epoch = 0;
+  }
+  state_.bucket_layout = BucketLayoutToJson(reducer_->layout(), reducer_->parameters());
+  const int todo = ddprun_step_done(session_.client, state_.step, state_.last_loss);
+  if (todo < 0) return absl::InternalError(ddprun_error(session_.client));
+  if ((todo & DDPRUN_CHECKPOINT) != 0) {
+    writer_->Write(state_);
+    written_step_ = state_.step;
+  } else if (CheckpointDue(state_.step) && !Finished()) {
+    if (reducer_->control() > 0) {
+      writer_->Skip(state_.step);
+    } else {
+      writer_->Write(state_);
+      written_step_ = state_.step;
+    }
+  }
+  if ((todo & DDPRUN_STOP) == 0) return EdgeDecision::kContinue;
+  // Committed or dropped: the rank stops either way.
+  const absl::Status status = writer_->WaitCommitted(state_.step, kCommitSeconds);
+  if (!status.ok()) fprintf(stderr, "stopping: %s\n", std::string(status.message()).c_str());
+  return EdgeDecision::kStop;
+}
+
+absl::Status Trainer::EvaluateNow() {
+  if (!config_.train_evaluate || evaluated_step_ == state_.step) return absl::OkStatus();
+  ddprun_phase(session_.client, DDPRUN_PHASE_EVALUATE, nullptr);
+  if (test_data_ == nullptr) {
+    absl::StatusOr<std::shared_ptr<const Dataset>> data =
+        OpenTestData(config_, DataCacheDir(session_), normalization_);
+    if (!data.ok()) return data.status();
+    test_data_ = *std::move(data);
+  }
+  const Accuracy mine =
+      CountCorrect(&*model_, test_data_, session_.rank, session_.world_size, session_.device);
+  absl::StatusOr<Accuracy> all = SumOverRanks(mine, session_.communicator.get(), session_.device);
+  if (!all.ok()) return all.status();
+  accuracy_ = *all;
+  evaluated_step_ = state_.step;
+  if (session_.rank == 0) {
+    printf("step %lld test accuracy %.4f (%lld of %lld)\n", static_cast<long long>(state_.step),
+           all->value(), static_cast<long long>(all->correct), static_cast<long long>(all->total));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Trainer::FinishRun() {
+  // Written in the background while the test split is evaluated.
+  const bool committed_before = resumed_step_ == state_.step;
+  if (!committed_before && written_step_ != state_.step) {
+    writer_->Write(state_);
+    written_step_ = state_.step;
+  }
+  if (absl::Status status = EvaluateNow(); !status.ok()) return status;
+  if (!committed_before) {
+    if (absl::Status status = WriteFinalCheckpoint(); !status.ok()) return status;
+  }
+  ddprun_phase(session_.client, DDPRUN_PHASE_END, nullptr);
+  if (session_.rank != 0) return absl::OkStatus();
+  absl::StatusOr<std::string> digest = TensorsDigest(StateTensors().model);
+  if (!digest.ok()) return digest.status();
+  ReportResult(*digest);
+  return absl::OkStatus();
+}
+
+// A run whose weights are not saved has not succeeded.
+absl::Status Trainer::WriteFinalCheckpoint() {
+  absl::Status status = writer_->WaitCommitted(state_.step, kCommitSeconds);
+  if (status.ok()) return status;
+  return absl::InternalError(
+      absl::StrCat("the checkpoint at the end of the run was not saved: ", status.message()));
+}
+
+// Updates of the whole run; 0 when it is not known.
+int64_t Trainer::TotalSteps() const {
+  if (config_.train_steps > 0) return config_.train_steps;
+  const int64_t left = sampler_->NumSamples(state_.samples_in_epoch);
+  const int64_t batch = config_.data_batch_size;
+  const int64_t batches = config_.data_drop_last ? left / batch : (left + batch - 1) / batch;
+  const int64_t accumulation = config_.train_accumulation_steps;
+  const int64_t later = std::max<int64_t>(0, config_.train_epochs - state_.epoch - 1);
+  if (state_.epoch >= config_.train_epochs) return state_.step;
+  return state_.step + (batches + accumulation - 1) / accumulation +
+         later * StepsPerEpoch(config_, train_data_->size(), session_.world_size);
+}
+
+}  // namespace ddprun

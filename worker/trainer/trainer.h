@@ -1,0 +1,124 @@
+// The built-in trainer of one rank: what is trained (model, optimizer, reducer), on what (data set,
+// sampler, loader), where it stands (TrainState), and the loop. All of it belongs to one thread.
+//
+// Files: trainer_setup.cc makes it and restores a checkpoint, trainer.cc is the loop,
+// trainer_report.cc what others get to see. Bit-identity: everything that decides the next update
+// lies in the checkpoint (weights, optimizer, generator, place in the sampler's order, bucket
+// layout); nothing depends on time or on the number of threads of the loader.
+#pragma once
+
+#include <torch/torch.h>
+
+#include <chrono>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "worker/checkpoint/checkpoint_writer.h"
+#include "worker/checkpoint/train_state.h"
+#include "worker/data/dataset.h"
+#include "worker/data/loader.h"
+#include "worker/model/model.h"
+#include "worker/parallel/sampler.h"
+#include "worker/trainer/evaluate.h"
+#include "worker/trainer/metrics.h"
+#include "worker/trainer/optimizer.h"
+#include "worker/trainer/plan.h"
+#include "worker/trainer/reducer.h"
+#include "worker/trainer/session.h"
+
+namespace ddprun {
+
+class Trainer {
+ public:
+  // Loads data, makes the model, connects, restores the checkpoint that the launcher chose.
+  // `session` outlives the trainer.
+  static absl::StatusOr<std::unique_ptr<Trainer>> Create(Session* session);
+
+  // Trains to the end of the run, or until a stop was asked for. OK in both cases: the process
+  // exits with 0.
+  absl::Status Run();
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  // What a step edge decided.
+  enum class EdgeDecision { kContinue, kStop };
+
+  explicit Trainer(Session* session) : session_(*session), config_(session->config) {}
+
+  // trainer_setup.cc
+  absl::Status OpenData();
+  absl::Status BuildModel();
+  absl::Status Restore(const std::string& dir);
+  absl::Status Connect();
+  CheckpointTensors StateTensors() const;
+
+  // trainer.cc
+  absl::StatusOr<EdgeDecision> RunEpoch();
+  void StartEpoch();
+  absl::Status Update(int micro_batches);
+  absl::Status Execute(const Action& action);
+  absl::StatusOr<EdgeDecision> StepEdge();
+  bool CheckpointDue(int64_t step) const;
+  bool Finished() const;
+  absl::Status FinishRun();
+  absl::Status WriteFinalCheckpoint();
+  absl::Status EvaluateNow();
+  int64_t TotalSteps() const;
+  int64_t BatchesLeft() const { return epoch_batches_ - batches_taken_; }
+
+  // trainer_report.cc
+  void LogStep();
+  void UpdateProgress();
+  void ReportResult(const std::string& digest);
+
+  Session& session_;
+  const TrainConfig& config_;
+
+  // What is trained.
+  std::optional<Model> model_;
+  std::vector<NamedTensor> parameters_;
+  std::unique_ptr<Optimizer> optimizer_;
+  std::unique_ptr<GradientReducer> reducer_;
+  std::unique_ptr<CheckpointWriter> writer_;
+
+  // On what.
+  std::shared_ptr<const Dataset> train_data_;
+  std::shared_ptr<const Dataset> test_data_;  // opened before the first evaluation
+  Normalization normalization_;
+  std::optional<DistributedSampler> sampler_;
+  std::unique_ptr<Loader> loader_;
+
+  // Where it stands. `state_` is exact at step edges.
+  TrainState state_;
+  int64_t resumed_step_ = -1;    // of the checkpoint it started from
+  int64_t total_steps_ = 0;      // of the whole run
+  int64_t epoch_batches_ = 0;    // micro-batches of what is left of the epoch, since StartEpoch
+  int64_t batches_taken_ = 0;    // of those
+  int64_t epoch_steps_ = 0;      // updates of the whole epoch, for the log
+  int64_t written_step_ = -1;    // newest checkpoint begun in this process
+  int64_t evaluated_step_ = -1;  // newest evaluation
+  std::optional<Accuracy> accuracy_;
+
+  // The update being executed.
+  Batch batch_;
+  at::Tensor activation_;
+  at::Tensor loss_;
+  double loss_sum_ = 0;
+  int64_t samples_ = 0;  // of this rank in this update
+  int micro_batches_ = 1;
+
+  // For reports.
+  std::unique_ptr<MetricsLog> metrics_;
+  Clock::time_point loop_begin_;
+  Clock::time_point interval_begin_;
+  Clock::time_point progress_time_;
+  int64_t interval_samples_ = 0;  // over all ranks
+  double interval_wait_begin_ = 0;
+  double samples_per_second_ = 0;
+};
+
+}  // namespace ddprun

@@ -1,0 +1,65 @@
+// What others get to see of the training: log lines, metrics.jsonl, the progress display,
+// result.json.
+#include <cinttypes>
+#include <cstdio>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "worker/trainer/trainer.h"
+
+namespace ddprun {
+namespace {
+
+// The display is refreshed once a second; the rate is worked out a little more often.
+constexpr std::chrono::milliseconds kProgressInterval(500);
+
+}  // namespace
+
+void Trainer::LogStep() {
+  const Clock::time_point now = Clock::now();
+  const bool due = state_.step_in_epoch % config_.log_every_steps == 0;
+  if (due) {
+    printf("rank %d epoch %" PRId64 " batch %" PRId64 "/%" PRId64 " loss %.4f\n", session_.rank,
+           state_.epoch + 1, state_.step_in_epoch, epoch_steps_, state_.last_loss);
+  }
+  const double seconds = std::chrono::duration<double>(now - interval_begin_).count();
+  if (!due && now - progress_time_ < kProgressInterval) return;
+  samples_per_second_ = seconds > 0 ? static_cast<double>(interval_samples_) / seconds : 0;
+  progress_time_ = now;
+  UpdateProgress();
+  if (!due) return;
+  metrics_->Append({.step = state_.step,
+                    .epoch = state_.epoch + 1,
+                    .loss = state_.last_loss,
+                    .lr = config_.train_lr,
+                    .samples_per_s = samples_per_second_,
+                    .data_wait_s = loader_->wait_seconds() - interval_wait_begin_});
+  interval_begin_ = now;
+  interval_samples_ = 0;
+  interval_wait_begin_ = loader_->wait_seconds();
+}
+
+void Trainer::UpdateProgress() {
+  ddprun_progress_info(session_.client, state_.epoch + 1, config_.train_epochs, total_steps_,
+                       samples_per_second_);
+}
+
+void Trainer::ReportResult(const std::string& digest) {
+  const double loop_seconds = std::chrono::duration<double>(Clock::now() - loop_begin_).count();
+  const auto result = [&](const char* key, const std::string& value) {
+    ddprun_result(session_.client, key, value.c_str());
+  };
+  result("FINAL_STEP", absl::StrCat(state_.step));
+  result("WEIGHTS_DIGEST", digest);
+  if (accuracy_) result("METRIC.test_accuracy", absl::StrFormat("%.17g", accuracy_->value()));
+  result("METRIC.final_loss", absl::StrFormat("%.17g", state_.last_loss));
+  result("METRIC.checkpoint_seconds", absl::StrFormat("%.6f", writer_->seconds()));
+  result("METRIC.loop_seconds", absl::StrFormat("%.6f", loop_seconds));
+  printf("done: step %" PRId64
+         ", loss %.4f, weights %s, %.2f s, of which %.4f s in checkpoint calls and %.4f s "
+         "waiting for data\n",
+         state_.step, state_.last_loss, digest.c_str(), loop_seconds, writer_->seconds(),
+         loader_->wait_seconds());
+}
+
+}  // namespace ddprun

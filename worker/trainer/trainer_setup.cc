@@ -1,0 +1,173 @@
+// Making a Trainer: data, model, communicator, and the checkpoint it continues.
+#include <ATen/CPUGeneratorImpl.h>
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "worker/checkpoint/checkpoint_reader.h"
+#include "worker/parallel/model_fingerprint.h"
+#include "worker/trainer/seeds.h"
+#include "worker/trainer/trainer.h"
+
+namespace ddprun {
+namespace {
+
+// How long a rank waits for the others' model fingerprint: they may still be decompressing data.
+constexpr double kAgreeSeconds = 300;
+constexpr double kBytesPerMb = 1 << 20;
+
+void SeedGenerator(uint64_t seed) {
+  at::Generator generator = at::detail::getDefaultCPUGenerator();
+  generator.set_current_seed(seed);
+}
+
+NamedTensors Pairs(const std::vector<NamedTensor>& tensors) {
+  NamedTensors pairs;
+  for (const NamedTensor& item : tensors) pairs.emplace_back(item.name, item.tensor);
+  return pairs;
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Trainer>> Trainer::Create(Session* session) {
+  std::unique_ptr<Trainer> trainer(new Trainer(session));
+  ddprun_handle* client = session->client;
+  ddprun_phase(client, DDPRUN_PHASE_LOADING, "data and model");
+  if (absl::Status status = trainer->OpenData(); !status.ok()) return status;
+  if (absl::Status status = trainer->BuildModel(); !status.ok()) return status;
+  if (const char* dir = ddprun_resume_from(client); dir != nullptr) {
+    if (absl::Status status = trainer->Restore(dir); !status.ok()) return status;
+  }
+  ddprun_phase(client, DDPRUN_PHASE_CONNECTING, "communicator");
+  if (absl::Status status = trainer->Connect(); !status.ok()) return status;
+  auto writer =
+      CheckpointWriter::Create(client, trainer->StateTensors(), session->config.checkpoint_async);
+  if (!writer.ok()) return writer.status();
+  trainer->writer_ = *std::move(writer);
+  trainer->metrics_ =
+      std::make_unique<MetricsLog>(session->rank == 0 ? ddprun_run_dir(client) : "");
+  if (ddprun_ready(client) != 0) return absl::InternalError(ddprun_error(client));
+  return trainer;
+}
+
+absl::Status Trainer::OpenData() {
+  absl::StatusOr<OpenedDataset> data = OpenTrainingData(config_, DataCacheDir(session_));
+  if (!data.ok()) return data.status();
+  train_data_ = data->dataset;
+  normalization_ = data->normalization;
+  const SamplerOptions options = {.samples = train_data_->size(),
+                                  .replicas = session_.world_size,
+                                  .shuffle = config_.data_shuffle,
+                                  .drop_last = config_.data_drop_last,
+                                  .seed = static_cast<uint64_t>(config_.train_seed)};
+  if (absl::Status status = DistributedSampler::Validate(options); !status.ok()) return status;
+  sampler_.emplace(options);
+  if (StepsPerEpoch(config_, train_data_->size(), session_.world_size) < 1) {
+    return absl::InvalidArgumentError(absl::StrCat("[data] batch_size: ", train_data_->size(),
+                                                   " samples give no whole batch to ",
+                                                   session_.world_size, " ranks"));
+  }
+  loader_ = std::make_unique<Loader>(train_data_, config_.data_batch_size,
+                                     static_cast<int>(config_.data_workers));
+  return absl::OkStatus();
+}
+
+absl::Status Trainer::BuildModel() {
+  SeedGenerator(static_cast<uint64_t>(config_.train_seed));
+  absl::StatusOr<Model> model = CreateModel(config_.model_name);
+  if (!model.ok()) return model.status();
+  model_.emplace(*std::move(model));
+  model_->MoveTo(session_.device);
+  model_->Train(true);
+  parameters_ = model_->Parameters();
+  absl::StatusOr<std::unique_ptr<Optimizer>> optimizer = CreateOptimizer(config_, parameters_);
+  if (!optimizer.ok()) return optimizer.status();
+  optimizer_ = *std::move(optimizer);
+  SeedGenerator(
+      DeriveSeed(config_.train_seed, SeedPurpose::kRank, {session_.rank, session_.world_size, 0}));
+  state_.world_size = session_.world_size;
+  state_.config = config_;
+  return absl::OkStatus();
+}
+
+CheckpointTensors Trainer::StateTensors() const {
+  CheckpointTensors tensors{parameters_, optimizer_->State()};
+  for (const NamedTensor& buffer : model_->Buffers()) tensors.model.push_back(buffer);
+  return tensors;
+}
+
+absl::Status Trainer::Restore(const std::string& dir) {
+  absl::StatusOr<TrainState> state = ReadTrainState(dir, config_);
+  if (!state.ok()) return state.status();
+  if (state->step != ddprun_resume_step(session_.client)) {
+    return absl::FailedPreconditionError(absl::StrCat(dir, " holds step ", state->step,
+                                                      ", the launcher expects ",
+                                                      ddprun_resume_step(session_.client)));
+  }
+  if (absl::Status status = ReadCheckpointTensors(dir, StateTensors()); !status.ok()) return status;
+  const int64_t former_world = state->world_size;
+  state_ = *std::move(state);
+  state_.config = config_;
+  state_.world_size = session_.world_size;
+  resumed_step_ = state_.step;
+  if (former_world == session_.world_size) return ReadRng(dir, session_.rank, session_.world_size);
+  // Another number of ranks: the order goes on where all ranks together left it.
+  state_.step_in_epoch = 0;
+  SeedGenerator(DeriveSeed(config_.train_seed, SeedPurpose::kRankResumed,
+                           {session_.rank, session_.world_size, state_.samples_seen}));
+  if (session_.rank == 0) {
+    printf(
+        "resuming step %lld on %d ranks instead of %lld: training goes on after sample %lld of "
+        "epoch %lld; random "
+        "numbers are drawn anew, so the result will not be bit-identical\n",
+        static_cast<long long>(state_.step), session_.world_size,
+        static_cast<long long>(former_world), static_cast<long long>(state_.samples_in_epoch),
+        static_cast<long long>(state_.epoch + 1));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Trainer::Connect() {
+  const NamedTensors parameters = Pairs(parameters_);
+  const NamedTensors buffers = Pairs(model_->Buffers());
+  if (session_.world_size > 1) {
+    absl::StatusOr<std::unique_ptr<Communicator>> communicator = ConnectWorld(session_);
+    if (!communicator.ok()) return communicator.status();
+    session_.communicator = *std::move(communicator);
+    if (absl::Status status =
+            AgreeOnModel(DescribeModel(DescribeTensors(parameters, buffers)), "model",
+                         session_.rank, session_.world_size, session_.exchange, kAgreeSeconds);
+        !status.ok()) {
+      return status;
+    }
+    if (absl::Status status =
+            BroadcastParametersAndBuffers(parameters, buffers, session_.communicator.get());
+        !status.ok()) {
+      return status;
+    }
+  }
+  ReducerOptions options;
+  options.bucket_bytes =
+      std::max<int64_t>(1, static_cast<int64_t>(config_.parallel_bucket_mb * kBytesPerMb));
+  options.first_bucket_bytes = std::min(options.first_bucket_bytes, options.bucket_bytes);
+  options.allow_unused = config_.train_unused_parameters == "ignore";
+  if (!state_.bucket_layout.empty()) {
+    std::vector<BucketParameter> descriptions;
+    for (const NamedTensor& item : parameters_) {
+      descriptions.push_back({.name = item.name,
+                              .numel = item.tensor.numel(),
+                              .element_bytes = static_cast<int64_t>(item.tensor.element_size()),
+                              .dtype = ScalarTypeName(item.tensor.scalar_type())});
+    }
+    absl::StatusOr<BucketLayout> layout = BucketLayoutFromJson(state_.bucket_layout, descriptions);
+    if (!layout.ok()) return layout.status();
+    options.layout = *std::move(layout);
+  }
+  absl::StatusOr<std::unique_ptr<GradientReducer>> reducer =
+      GradientReducer::Create(parameters, session_.communicator.get(), options);
+  if (!reducer.ok()) return reducer.status();
+  reducer_ = *std::move(reducer);
+  return absl::OkStatus();
+}
+
+}  // namespace ddprun
