@@ -1,6 +1,10 @@
 // The agreed step: whatever the moment of a request, all ranks checkpoint and stop after the same
 // step, and nobody waits for ever.
 #include <gtest/gtest.h>
+#include <linux/sockios.h>
+#include <sys/ioctl.h>
+#include <sys/socket.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <array>
@@ -185,24 +189,38 @@ TEST(ClientEdge, AnAgreementWithoutARequestIsObeyedWhenTheStepIsAhead) {
   EXPECT_EQ(AskEdge(worker.keeper(), 12, "checkpoint"), 3);
 }
 
-TEST(ClientEdge, AnswersWaitForRoomInTheSocket) {
+TEST(ClientEdge, AStopAgreedBeforeAnUnaskedCheckpointBeginsIsNotLost) {
   LaunchedWorker worker;
-  const std::string bytes(20000, 'x');
-  auto flood = std::async(std::launch::async, [&] {
-    int sent = 0;
-    while (sent < 50 && ddprun_publish(worker.handle(), "g", std::to_string(sent).c_str(),
-                                       bytes.data(), bytes.size()) == 0) {
-      ++sent;
-    }
-    return sent;
-  });
-  Request(worker.keeper(), 1, "checkpoint");
-  Packet edge = worker.keeper().ReceiveType("Edge");
-  EXPECT_EQ(edge["STEP"], "1");
-  while (flood.wait_for(std::chrono::seconds(0)) != std::future_status::ready) {
-    worker.keeper().Receive(10);
+  EXPECT_EQ(AskEdge(worker.keeper(), 1, "stop"), 1);
+  Agree(worker.keeper(), 1, 1, "stop");
+  EXPECT_EQ(AskEdge(worker.keeper(), 2, "checkpoint"), 1);             // so the agreement was read
+  EXPECT_EQ(ddprun_checkpoint_begin(worker.handle(), 1), DDPRUN_EIO);  // no folder: but begun
+  Agree(worker.keeper(), 2, 1, "checkpoint");
+  EXPECT_EQ(ddprun_step_done(worker.handle(), 1, 0), DDPRUN_STOP);
+}
+
+TEST(ClientEdge, AnswersWaitForRoomInTheSocket) {
+  FakeKeeper keeper;
+  ddprun_settings settings = keeper.Settings();
+  settings.socket_fd = dup(keeper.worker_fd());
+  ddprun_handle* d = nullptr;
+  ASSERT_EQ(ddprun_open(&settings, &d), 0);
+  int fillers = 0;
+  while (send(keeper.worker_fd(), "TYPE=Filler\n", 12, MSG_DONTWAIT) == 12) ++fillers;
+  Request(keeper, 1, "checkpoint");
+  Request(keeper, 2, "stop");
+  // When the second request has been taken, an answer to the first has been tried, in vain.
+  const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(10);
+  int unread = 1;
+  while (unread > 0 && std::chrono::steady_clock::now() < deadline) {
+    ASSERT_EQ(ioctl(keeper.fd(), SIOCOUTQ, &unread), 0);
   }
-  EXPECT_EQ(flood.get(), 50);
+  EXPECT_EQ(unread, 0);
+  EXPECT_EQ(keeper.Receive()["TYPE"], "Hello");
+  for (int i = 0; i < fillers; ++i) EXPECT_EQ(keeper.Receive()["TYPE"], "Filler");
+  EXPECT_EQ(keeper.Receive()["ID"], "1");
+  EXPECT_EQ(keeper.Receive()["ID"], "2");
+  ddprun_close(d);
 }
 
 // ---- the race: ranks in lock-step, requests at random moments

@@ -7,6 +7,8 @@
 #include "worker/client/internal.h"
 
 static atomic_int initialized;
+// The handle lives as long as the process; leak checkers find it here.
+static ddprun_handle* volatile process_handle;
 
 static const char* text_or_empty(const char* name) {
   const char* const text = getenv(name);
@@ -72,6 +74,7 @@ int ddprun_init(ddprun_handle** handle) {
     atomic_store(&initialized, 0);
     return error;
   }
+  process_handle = *handle;
   unsetenv("DDPRUN_SOCKET_FD");
   unsetenv("DDPRUN_PAGE_FD");
   return 0;
