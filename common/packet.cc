@@ -12,7 +12,8 @@ namespace {
 bool IsKey(std::string_view key) {
   if (key.empty()) return false;
   for (char c : key) {
-    const bool allowed = (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_' || c == '.';
+    const bool allowed = (c >= 'A' && c <= 'Z') || (c >= 'a' && c <= 'z') ||
+                         (c >= '0' && c <= '9') || c == '_' || c == '.';
     if (!allowed) return false;
   }
   return true;
