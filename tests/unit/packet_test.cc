@@ -63,7 +63,7 @@ TEST(Packet, MissingAndMalformedValuesAreNothing) {
 
 TEST(Packet, RefusesWhatIsNone) {
   for (std::string_view bytes :
-       {"", "\n", "TYPE\n", "TYPE=\n", "KEY=1\nTYPE=A\n", "TYPE=A", "TYPE=A\nlower=1\n",
+       {"", "\n", "TYPE\n", "TYPE=\n", "KEY=1\nTYPE=A\n", "TYPE=A", "TYPE=A\nnot-a-key=1\n",
         "TYPE=A\nno equals\n", "TYPE=A\n=1\n", "TYPE=A\nK=1"}) {
     std::string problem;
     EXPECT_FALSE(Packet::Parse(bytes, &problem)) << bytes;
