@@ -116,7 +116,8 @@ void HandleHeartbeat(Turn& turn, Node& node, const v1::Heartbeat& heartbeat) {
   }
 }
 
-void LoseNode(Turn& turn, const std::string& name, const std::string& reason) {
+// `name` by value: callers pass the name that lies in the node which is erased here.
+void LoseNode(Turn& turn, std::string name, const std::string& reason) {
   State& s = turn.state;
   auto found = s.nodes.find(name);
   if (found == s.nodes.end() || s.phase == Phase::kFinished) return;

@@ -27,7 +27,7 @@ struct Turn {
 // core_nodes.cc: who is here.
 void HandleHello(Turn& turn, const NodeMessage& event);
 void HandleHeartbeat(Turn& turn, Node& node, const v1::Heartbeat& heartbeat);
-void LoseNode(Turn& turn, const std::string& name, const std::string& reason);
+void LoseNode(Turn& turn, std::string name, const std::string& reason);
 void LoseSilentNodes(Turn& turn);
 
 // core_generation.cc: from one generation to the next.
