@@ -148,6 +148,11 @@ void HandleTime(Turn& turn) {
   switch (s.phase) {
     case Phase::kWaiting:
       s.deadline_ns = 0;
+      if (s.last_call_ns != 0) {  // enough are here; only latecomers are missing
+        s.last_call_ns = turn.now_ns;
+        MaybePlanGeneration(turn);
+        if (s.phase != Phase::kWaiting) return;
+      }
       return Finish(turn, {.status = "failed",
                            .exit_code = s.ever_complete ? 4 : 3,
                            .failure_kind = s.ever_complete ? "node_lost" : "nodes_missing",

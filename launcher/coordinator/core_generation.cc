@@ -152,7 +152,10 @@ void MaybePlanGeneration(Turn& turn) {
   if (s.phase != Phase::kWaiting) return;
   const size_t here = static_cast<size_t>(std::count_if(
       s.nodes.begin(), s.nodes.end(), [](const auto& entry) { return entry.second.attached; }));
-  if (here < s.spec.nodes_min()) return;
+  if (here < s.spec.nodes_min()) {
+    s.last_call_ns = 0;  // begins anew when enough are here again
+    return;
+  }
   if (here < s.spec.nodes_max()) {
     if (s.last_call_ns == 0) s.last_call_ns = turn.now_ns + kLastCallNs;
     if (turn.now_ns < s.last_call_ns) return;
