@@ -13,14 +13,37 @@ bool AllReadyAndAlive(const Generation& g) {
                                            [](const Worker& w) { return w.ready && !w.exited; });
 }
 
-void Settle(Turn& turn, uint64_t step, bool committed, const std::string& reason) {
+v1::CoordinatorMessage SettledMessage(const Turn& turn, uint64_t step, bool committed,
+                                      const std::string& reason) {
   v1::CoordinatorMessage message;
   auto* settled = message.mutable_checkpoint_settled();
   settled->set_generation(turn.state.generation.number);
   settled->set_step(step);
   settled->set_committed(committed);
   settled->set_reason(reason);
-  turn.SendToMembers(message);
+  return message;
+}
+
+void Settle(Turn& turn, uint64_t step, bool committed, const std::string& reason) {
+  Generation& g = turn.state.generation;
+  g.settled_step = std::max(g.settled_step, step);
+  turn.SendToMembers(SettledMessage(turn, step, committed, reason));
+}
+
+// This step's checkpoint was committed or dropped, now or in an earlier generation.
+bool IsOver(const State& state, uint64_t step) {
+  return step <= state.generation.settled_step ||
+         (state.history.any_commit && step <= state.committed_step);
+}
+
+// A rank that lags behind writes a step that is over; its own node hears what became of it.
+void AnswerLate(Turn& turn, const v1::CheckpointFact& fact) {
+  State& s = turn.state;
+  if (fact.what() == v1::CheckpointFact::FAILED) return;
+  auto node = s.nodes.find(s.generation.workers[fact.rank()].node);
+  if (node == s.nodes.end()) return;
+  const bool committed = s.history.any_commit && fact.step() == s.committed_step;
+  turn.Send(node->second, SettledMessage(turn, fact.step(), committed, "this step is over"));
 }
 
 // The workers do not take part in agreed steps (a plain program, or still starting): signals do it.
@@ -156,18 +179,26 @@ void HandleCheckpointFact(Turn& turn, const v1::CheckpointFact& fact) {
     return turn.Record("checkpoint_skipped", {{"step", fact.step()}, {"reason", fact.reason()}});
   }
   if (s.phase != Phase::kRunning) return;
+  if (IsOver(s, fact.step()) || (g.checkpoint && fact.step() < g.checkpoint->step)) {
+    return AnswerLate(turn, fact);
+  }
+  if (g.checkpoint && g.checkpoint->committing) {
+    // Ranks begin the next one only when they know the end of this one; only a refusal comes early.
+    if (fact.what() == v1::CheckpointFact::FAILED) g.failed_ahead = fact;
+    return;
+  }
+  if (g.checkpoint && fact.step() > g.checkpoint->step) {
+    DropCheckpoint(turn, absl::StrCat("rank ", fact.rank(), " writes step ", fact.step(),
+                                      " before each rank has written this one"));
+  }
   if (!g.checkpoint) {
-    if (fact.step() <= s.committed_step && s.history.any_commit) {
-      return Settle(turn, fact.step(), fact.step() == s.committed_step, "this step is over");
-    }
     g.checkpoint = PendingCheckpoint{fact.step(), false, {}};
     turn.Record("checkpoint_started", {{"step", fact.step()}});
   }
   PendingCheckpoint& checkpoint = *g.checkpoint;
-  if (checkpoint.committing) return;
-  if (fact.step() != checkpoint.step) {
-    return DropCheckpoint(turn, absl::StrCat("rank ", fact.rank(), " writes step ", fact.step(),
-                                             " while others write step ", checkpoint.step));
+  if (g.failed_ahead && g.failed_ahead->step() == checkpoint.step) {
+    return DropCheckpoint(
+        turn, absl::StrCat("rank ", g.failed_ahead->rank(), ": ", g.failed_ahead->reason()));
   }
   switch (fact.what()) {
     case v1::CheckpointFact::WRITTEN:

@@ -90,6 +90,8 @@ struct Generation {
   std::string lost_node;
   v1::StopWorkers stop_order;  // the last one sent; repeated to nodes that attach again
   std::optional<PendingCheckpoint> checkpoint;
+  uint64_t settled_step = 0;  // newest step whose checkpoint was committed or dropped
+  std::optional<v1::CheckpointFact> failed_ahead;  // a refusal of the step after the one committing
   std::optional<EdgeAgreement> agreement;
   // Exchange: published values, and who waits for which.
   std::map<std::pair<std::string, std::string>, std::string> values;
