@@ -85,6 +85,7 @@ void HandleWelcome(Turn& turn, const v1::Welcome& welcome) {
   s.job_id = welcome.job_id();
   s.leader_token = welcome.leader_token();
   if (welcome.fresh()) {
+    s.pending.reset();  // ordered by a past that the coordinator has given up
     s.link = ReliableLink<v1::AgentMessage>(/*retain=*/welcome.lease_seconds() > 0);
     s.heartbeats_sent_ns.clear();
   }
@@ -172,6 +173,9 @@ void HandleCoordinator(Turn& turn, const CoordinatorSaid& said) {
     for (auto& again : s.link.Unacknowledged()) turn.out.push_back(SendUp{std::move(again)});
     return;
   }
+  // Before its Welcome a stream has nothing to say: what comes then was left over by the stream
+  // before, and numbers and lease may be about to change.
+  if (!s.attached && !message.has_refusal()) return;
   if (!s.link.Receive(message.sequence(), message.ack())) return;
   const uint64_t running = s.running ? s.running->number : 0;
   switch (message.message_case()) {
