@@ -51,6 +51,7 @@ struct SimWorker {
   bool ending = false;            // after this checkpoint it exits with 0
   uint64_t last_begun = 0;        // newest checkpoint step that it began
   uint64_t in_flight = 0;         // 0: none
+  bool reported = false;          // its files of that step
   std::vector<uint64_t> dropped;  // steps that were dropped, perhaps before it began them
 };
 
@@ -84,6 +85,8 @@ struct Gang {
   bool rank_zero_in_flight = false;
   uint64_t skipped_step = 0;  // the checkpoint due there is left out by all
   bool broken = false;        // a member ended in the middle
+  bool one_hangs = false;
+  bool timed_out = false;  // broken because a member did not come in time
 };
 
 struct SimNode {
@@ -99,6 +102,7 @@ struct SimNode {
   uint32_t keeper = 0;                   // the present agent's; 0: none
   int64_t stop_ordered_ns = 0;           // the agent's note of its order to that keeper
   int64_t paused_until_ns = 0;
+  bool thaws = false;  // has been paused, and nothing of it ran since
   int64_t agent_paused_until_ns = 0;
   int64_t cut_up_until_ns = 0;
   int64_t cut_down_until_ns = 0;

@@ -43,7 +43,6 @@ enum class What : uint8_t {
   kStreamBreaks,
   kCollectiveTimeout,
   kNodeReturns,
-  kNodeThaws,
 };
 
 struct SimEvent {

@@ -54,6 +54,7 @@ JobReport World::Run() {
       continue;
     }
     ++events_;
+    if (nodes_[event.node].thaws) Thaw(nodes_[event.node]);
     Dispatch(event);
     InjectDueFaults();
     if (live_generations_ > 1) CheckTwoGenerations();
@@ -97,6 +98,16 @@ void World::Defer(SimEvent event, int64_t until_ns) {
     return queue_.Push(event);
   }
   queue_.PushAgain(event);
+}
+
+// The first thing on a machine that runs again: workers of a keeper whose lease is over do not get
+// to run (the keeper looks at its deadline before anything else).
+void World::Thaw(SimNode& node) {
+  if (node.paused_until_ns > now_ns_) return;
+  node.thaws = false;
+  for (SimKeeper& keeper : keepers_) {
+    if (&nodes_[keeper.node] == &node && !keeper.gone) CheckDeadlines(keeper);
+  }
 }
 
 void World::Dispatch(SimEvent event) {

@@ -46,6 +46,7 @@ class World {
  private:
   // ---- world.cc: the clock and who gets what
   void Submit(const coordinator::Past& past);
+  void Thaw(SimNode& node);
   void Dispatch(SimEvent event);
   // Until when the process that this event belongs to stands still; 0: it runs.
   int64_t PausedUntil(const SimEvent& event) const;

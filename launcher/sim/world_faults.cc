@@ -102,6 +102,12 @@ bool World::InjectIntoWorker(FaultKind kind) {
     SimKeeper* keeper = nullptr;
     SimWorker* worker = AnyWorker(&keeper);
     if (worker == nullptr || (worker->ends && kind != FaultKind::kWorkerKilled)) return i > 0;
+    // Only its peers' deadlines show a hang, so one that no peer waits for any more is none.
+    Gang& gang = gangs_[keeper->gang];
+    if (kind == FaultKind::kWorkerHangs &&
+        (worker->stage > Stage::kStepping || gang.one_hangs || gang.world_size == 1)) {
+      return false;
+    }
     if (tracing()) Say("FAULT", absl::StrCat(FaultName(kind), ": rank ", worker->rank));
     switch (kind) {
       case FaultKind::kWorkerError:
@@ -114,7 +120,7 @@ bool World::InjectIntoWorker(FaultKind kind) {
         FailAndEnd(*keeper, *worker, v1::WorkerFailed::COMMUNICATION, "a peer seems to be gone");
         break;
       case FaultKind::kWorkerHangs:
-        worker->hung = true;
+        worker->hung = gang.one_hangs = true;
         break;
       case FaultKind::kWorkerExits:
         WorkerEnded(*keeper, *worker, kOwnCode, 0);
@@ -144,6 +150,7 @@ bool World::InjectIntoNode(FaultKind kind, SimNode& node) {
   switch (kind) {
     case FaultKind::kNodePaused:
       node.paused_until_ns = now_ns_ + pause_ns;
+      node.thaws = true;
       // On a single node the coordinator lives there too.
       if (scenario_.single_node) coordinator_paused_until_ns_ = node.paused_until_ns;
       Disturb(node.paused_until_ns);

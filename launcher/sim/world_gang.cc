@@ -29,6 +29,10 @@ Gang& World::GangOf(const v1::StartWorkers& order, uint32_t* index) {
   gang.step = order.resume_step() + 1;
   gang.ranks.resize(order.world_size());
   gangs_.push_back(std::move(gang));
+  queue_.Push({.when_ns = now_ns_ + kCollectiveTimeoutNs,
+               .what = What::kCollectiveTimeout,
+               .id = static_cast<uint32_t>(gangs_.size() - 1),
+               .number = 0});
   live_.push_back(0);
   *index = static_cast<uint32_t>(gangs_.size() - 1);
   return gangs_.back();
@@ -109,12 +113,14 @@ void World::LosePeers(Gang& gang, int64_t after_min_ns, int64_t after_max_ns) {
 }
 
 void World::PeerLost(SimKeeper& keeper) {
+  const Gang& gang = gangs_[keeper.gang];
   for (SimWorker& worker : keeper.workers) {
-    const bool in_collective = worker.stage == Stage::kStepping ||
-                               worker.stage == Stage::kConnecting ||
-                               worker.stage == Stage::kConnected;
+    const bool in_collective =
+        worker.stage == Stage::kStepping || worker.stage == Stage::kExchanging ||
+        worker.stage == Stage::kConnecting || worker.stage == Stage::kConnected;
     if (!worker.alive || worker.ends || worker.hung || !in_collective) continue;
-    if (random_.Chance(scenario_.work.peers_hang)) {
+    // A deadline of its own ends each; only the death of a peer may leave one hanging.
+    if (!gang.timed_out && random_.Chance(scenario_.work.peers_hang)) {
       worker.hung = true;
       continue;
     }
@@ -124,8 +130,11 @@ void World::PeerLost(SimKeeper& keeper) {
 
 void World::CollectiveTimeout(const SimEvent& event) {
   Gang& gang = gangs_[event.id];
-  if (gang.step != event.number || gang.broken) return;
-  gang.broken = true;
+  // Number 0 is the time for connecting.
+  const bool late =
+      event.number == 0 ? gang.connected < gang.world_size : gang.step == event.number;
+  if (!late || gang.broken) return;
+  gang.broken = gang.timed_out = true;
   LosePeers(gang, 0, kPeerLostMaxNs);
 }
 

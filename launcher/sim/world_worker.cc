@@ -110,6 +110,8 @@ void World::HearAgreed(SimKeeper& keeper, SimWorker& worker, const v1::Checkpoin
 
 void World::HearSettled(SimKeeper& keeper, SimWorker& worker,
                         const v1::CheckpointSettled& settled) {
+  // Nothing can be committed that this rank has not reported.
+  if (settled.committed() && !worker.reported) return;
   if (!settled.committed()) worker.dropped.push_back(settled.step());
   if (worker.in_flight == settled.step()) worker.in_flight = 0;
   Proceed(keeper, worker);
@@ -194,6 +196,7 @@ void World::BeginCheckpoint(SimKeeper& keeper, SimWorker& worker) {
       std::find(worker.dropped.begin(), worker.dropped.end(), step) != worker.dropped.end();
   if (dropped) return;
   worker.in_flight = step;
+  worker.reported = false;
   SendCheckpointFact(keeper, worker, step, v1::CheckpointFact::STARTED);
   queue_.Push({.when_ns = now_ns_ + random_.Between(0, scenario_.work.write_ns),
                .what = What::kShardDone,
@@ -209,6 +212,7 @@ void World::ShardDone(SimKeeper& keeper, SimWorker& worker, uint64_t step) {
     shard_fails_ = false;
     return SendCheckpointFact(keeper, worker, step, v1::CheckpointFact::FAILED);
   }
+  worker.reported = true;
   disk_.WriteShard(keeper.generation, step, worker.rank, gangs_[keeper.gang].world_size);
   SendCheckpointFact(keeper, worker, step, v1::CheckpointFact::WRITTEN);
 }
