@@ -115,6 +115,11 @@ void Keeper::UpdateInterest() {
 
 void Keeper::Finish() {
   agent_.FlushBefore(BootNs() + kLastFlushNs);
+  // What the agent said too late is read all the same: unread, it would turn the end of file that
+  // follows into an error.
+  std::string_view ignored;
+  while (agent_.Receive(&ignored) == AgentLink::Received::kPacket) {
+  }
 }
 
 }  // namespace ddprun::keeper

@@ -17,7 +17,6 @@ namespace ddprun::keeper_test {
 namespace {
 
 using ::testing::HasSubstr;
-using ::testing::Not;
 using ::testing::StartsWith;
 
 TEST(KeeperStart, TellsStartedThenExitedThenGone) {
@@ -54,6 +53,32 @@ TEST(KeeperExit, ReportsEachCodeAndSignalAsItWas) {
     EXPECT_EQ(keeper.Await("Exited", rank).Integer("SIGNAL"), number) << "rank " << rank;
     EXPECT_FALSE(keeper.Await("Exited", rank).packet.Has("CODE"));
   }
+}
+
+// L63: the order of deaths is the kernel's, also of those that the keeper notices in one go.
+TEST(KeeperExit, DeathsAreToldInTheOrderInWhichTheyHappened) {
+  KeeperProcess keeper({.workers = std::vector<WorkerOptions>(5, Shell("exec sleep 999"))});
+  std::vector<pid_t> pids;
+  for (int rank = 0; rank < 5; ++rank) {
+    pids.push_back(static_cast<pid_t>(keeper.Await("Started", rank).Integer("PID")));
+  }
+  kill(keeper.pid(), SIGSTOP);
+  const std::vector<int> order = {3, 0, 4, 1, 2};
+  for (int rank : order) {
+    kill(pids[rank], SIGKILL);
+    ASSERT_TRUE(AwaitDeath(pids[rank], kPatience));
+  }
+  kill(keeper.pid(), SIGCONT);
+  keeper.AwaitGone();
+  std::vector<int> told;
+  int64_t last_ns = 0;
+  for (const Message& message : keeper.messages()) {
+    if (message.packet.type() != "Exited") continue;
+    told.push_back(static_cast<int>(message.Integer("RANK")));
+    EXPECT_GT(message.Integer("TIME_NS"), last_ns);
+    last_ns = message.Integer("TIME_NS");
+  }
+  EXPECT_EQ(told, order);
 }
 
 TEST(KeeperStart, ProgramThatCannotRunIsToldAndDoesNotStopTheOthers) {

@@ -12,10 +12,8 @@
 namespace ddprun {
 namespace {
 
-using ::testing::Contains;
 using ::testing::ElementsAre;
 using ::testing::IsEmpty;
-using ::testing::Not;
 using ::testing::UnorderedElementsAre;
 
 // A process that sleeps until it is killed, with a child that does the same when asked for. Reports
