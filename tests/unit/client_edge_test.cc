@@ -235,6 +235,13 @@ void Spin(std::mt19937& random, int most_us) {
   }
 }
 
+// step_done looks at the clock between its advance and its pause: requests fall in between.
+int64_t SlowClock() {
+  thread_local std::mt19937 random(static_cast<unsigned>(gettid()));
+  Spin(random, 20);
+  return std::chrono::steady_clock::now().time_since_epoch().count();
+}
+
 struct Asked {
   int64_t step;
   int flags;
@@ -251,6 +258,7 @@ class LockStep {
       settings.run_dir = folder_.path().c_str();
       settings.rank = rank;
       settings.world_size = kRanks;
+      settings.now_ns = SlowClock;
       EXPECT_EQ(ddprun_open(&settings, &handles_.emplace_back()), 0);
       keepers_.back()->ForgetWorkerEnd();
     }
@@ -333,6 +341,7 @@ TEST(ClientEdge, AllRanksAgreeWhateverTheMomentOfTheRequest) {
   std::printf("seed %u\n", seed);
   auto job = std::make_unique<LockStep>();
   std::vector<std::future<std::vector<Asked>>> ranks;
+  ranks.reserve(kRanks);
   for (int rank = 0; rank < kRanks; ++rank) {
     ranks.push_back(std::async(std::launch::async, [&job, rank, seed] {
       return job->Train(rank, seed + static_cast<unsigned>(rank));

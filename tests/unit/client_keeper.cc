@@ -53,6 +53,15 @@ Packet Parse(const std::string& text) {
   return packet;
 }
 
+// What exec wants: pointers into the texts, then NULL.
+std::vector<char*> Pointers(std::vector<std::string>* texts) {
+  std::vector<char*> pointers;
+  pointers.reserve(texts->size() + 1);
+  for (std::string& text : *texts) pointers.push_back(text.data());
+  pointers.push_back(nullptr);
+  return pointers;
+}
+
 }  // namespace
 
 std::string FormatPacket(const std::vector<std::pair<std::string, std::string>>& fields) {
@@ -184,20 +193,17 @@ int Spawn(FakeKeeper& keeper, const std::string& program, const std::vector<std:
   for (const std::string& text : more) {
     variables[text.substr(0, text.find('='))] = text.substr(text.find('=') + 1);
   }
-  std::vector<std::string> texts;
-  for (const auto& [name, value] : variables) texts.push_back(name + "=" + value);
   for (char** inherited = environ; *inherited != nullptr; ++inherited) {
     const std::string text = *inherited;  // sanitizer options and the like
-    if (!variables.contains(text.substr(0, text.find('=')))) texts.push_back(text);
+    variables.try_emplace(text.substr(0, text.find('=')), text.substr(text.find('=') + 1));
   }
-  std::vector<char*> environment;
-  for (std::string& text : texts) environment.push_back(text.data());
-  environment.push_back(nullptr);
+  std::vector<std::string> texts;
   std::vector<std::string> words = {program};
   words.insert(words.end(), arguments.begin(), arguments.end());
-  std::vector<char*> argv;
-  for (std::string& word : words) argv.push_back(word.data());
-  argv.push_back(nullptr);
+  texts.reserve(variables.size());
+  for (const auto& [name, value] : variables) texts.emplace_back(name).append("=").append(value);
+  const std::vector<char*> environment = Pointers(&texts);
+  const std::vector<char*> argv = Pointers(&words);
 
   // Out of the way of 3 and 4 first, since dup2 in the child would otherwise overwrite one of them.
   const int socket = fcntl(keeper.worker_fd(), F_DUPFD_CLOEXEC, 20);

@@ -137,7 +137,7 @@ std::string InitSays(const std::vector<std::string>& variables) {
   const int pid = Spawn(keeper, Child(), {"init"}, variables, output[1]);
   close(output[1]);
   EXPECT_EQ(WaitFor(pid), 0);
-  const std::string text = Drain(output[0]);
+  std::string text = Drain(output[0]);
   close(output[0]);
   return text;
 }
