@@ -58,9 +58,9 @@ TEST(KeeperExit, ReportsEachCodeAndSignalAsItWas) {
 // L63: the order of deaths is the kernel's, also of those that the keeper notices in one go.
 TEST(KeeperExit, DeathsAreToldInTheOrderInWhichTheyHappened) {
   KeeperProcess keeper({.workers = std::vector<WorkerOptions>(5, Shell("exec sleep 999"))});
-  std::vector<pid_t> pids;
+  std::vector<pid_t> pids(5);
   for (int rank = 0; rank < 5; ++rank) {
-    pids.push_back(static_cast<pid_t>(keeper.Await("Started", rank).Integer("PID")));
+    pids[rank] = static_cast<pid_t>(keeper.Await("Started", rank).Integer("PID"));
   }
   kill(keeper.pid(), SIGSTOP);
   const std::vector<int> order = {3, 0, 4, 1, 2};

@@ -9,7 +9,7 @@ namespace ddprun {
 namespace {
 
 TEST(Packet, ReadsBackWhatWasWritten) {
-  const std::string nasty("a\\n\nb\r=\0\xff", 10);
+  const std::string nasty("a\\n\nb\r=\0\xff", 9);
   const std::string bytes = PacketWriter("Kind")
                                 .Text("NASTY", nasty)
                                 .Text("EMPTY", "")
