@@ -25,8 +25,8 @@ inline constexpr size_t kControlPacketBytesMax = 131072;
 class PacketWriter {
  public:
   explicit PacketWriter(std::string_view type);
-  // Each adds one line. Keys are [A-Za-z0-9_.]+ (our own constants: another one is a bug and ends the
-  // process).
+  // Each adds one line. Keys are [A-Za-z0-9_.]+ (our own constants: another one is a bug and ends
+  // the process).
   PacketWriter& Text(std::string_view key, std::string_view value);
   PacketWriter& Integer(std::string_view key, int64_t value);
   PacketWriter& Unsigned(std::string_view key, uint64_t value);
