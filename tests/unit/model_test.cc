@@ -341,6 +341,7 @@ TEST(EvaluateTest, EverySampleIsCountedOnceForAnyNumberOfRanks) {
   TrainConfig config;
   config.data_kind = "idx";
   config.data_dir = dir.path();
+  at::set_num_threads(1);
   const auto data = OpenTestData(config, "", {0.5, 0.25});
   ASSERT_TRUE(data.ok()) << data.status();
   Model model = *CreateModel("simple_cnn");

@@ -1,5 +1,7 @@
 #include "tests/unit/trainer_harness.h"
 
+#include <fcntl.h>
+
 #include <filesystem>
 #include <fstream>
 #include <random>
@@ -19,7 +21,7 @@ class CommittingKeeper {
       : keeper_(*keeper), options_(options), outcome_(*outcome) {}
 
   void Run() {
-    for (Packet packet = keeper_.Receive(); !packet.empty(); packet = keeper_.Receive()) {
+    for (Packet packet = Next(); !packet.empty(); packet = Next()) {
       const std::string type = packet["TYPE"];
       if (type == "Finished") return;
       if (type == "Result") outcome_.results.insert(packet.begin(), packet.end());
@@ -38,6 +40,9 @@ class CommittingKeeper {
   }
 
  private:
+  // A worker on a busy machine may be silent for a while.
+  Packet Next() { return keeper_.Receive(/*timeout_ms=*/120000); }
+
   void Settle(int64_t step) {
     const std::string dir = options_.run_dir + "/checkpoints";
     if (!options_.commit) {
@@ -70,6 +75,8 @@ void WriteIdx(const std::string& path, const std::vector<uint32_t>& shape,
 }  // namespace
 
 TrainOutcome Train(const TrainOptions& options) {
+  at::set_num_threads(
+      1);  // as the worker does; threads that spin for each other are slow on a busy machine
   TrainOutcome outcome;
   FakeKeeper keeper;
   const std::string resume_from =
@@ -78,6 +85,7 @@ TrainOutcome Train(const TrainOptions& options) {
           : absl::StrCat(options.run_dir, "/checkpoints/step-", options.resume_step);
   const std::string state_dir = options.run_dir + "/state";
   ddprun_settings settings = keeper.Settings();
+  settings.socket_fd = fcntl(keeper.worker_fd(), F_DUPFD_CLOEXEC, 0);
   settings.rank = settings.local_rank = 0;
   settings.world_size = settings.local_world_size = 1;
   settings.generation = 1;
