@@ -117,7 +117,8 @@ class Agent::Impl {
     Handle(Connected{});
   }
 
-  // The answer to a heartbeat gives the coordinator's clock in the middle of the round trip (as NTP does), give or take half of it.
+  // The answer to a heartbeat gives the coordinator's clock in the middle of the round trip (as NTP
+  // does), give or take half of it.
   static CoordinatorSaid Dated(v1::CoordinatorMessage message) {
     CoordinatorSaid said{std::move(message), 0, 0};
     if (!said.message.has_heartbeat_answer()) return said;
@@ -230,7 +231,10 @@ class Agent::Impl {
     if (keeper_) keeper_->Send(PacketWriter("Signal").Integer("NUMBER", e.signal).Finish());
   }
   void Do(RenewLease& e) {
-    if (keeper_) keeper_->Send(PacketWriter("Lease").Integer("MS", e.milliseconds).Finish());
+    if (!keeper_) return;
+    // As a moment, so that the time for which the packet waits counts too.
+    const int64_t until = NowNs(CLOCK_BOOTTIME) + e.milliseconds * 1'000'000;
+    keeper_->Send(PacketWriter("Lease").Integer("UNTIL_NS", until).Finish());
   }
   void Do(Reconnect& e) { reconnect_ns_ = e.not_before_ns; }
   void Do(End& e) {

@@ -134,9 +134,12 @@ void KeeperProcess::Flush() {
 bool KeeperProcess::Receive(std::string* packet, bool* end) {
   packet->resize(kControlPacketBytesMax);
   ssize_t n = 0;
+  int resets = 0;
   do {
     n = recv(control_fd_, packet->data(), packet->size(), 0);
-  } while (n < 0 && errno == EINTR);
+    // A peer that closed with our bytes unread is told once as ECONNRESET, in front of packets that
+    // are still there.
+  } while (n < 0 && (errno == EINTR || (errno == ECONNRESET && resets++ == 0)));
   *end = n == 0 || (n < 0 && errno != EAGAIN);
   if (n <= 0) return false;
   packet->resize(static_cast<size_t>(n));
