@@ -37,6 +37,7 @@ v1::AgentMessage HelloOf(const State& s) {
   hello->set_leader_token(s.leader_token);
   hello->set_address(s.identity.address);
   hello->set_version(s.identity.version);
+  hello->set_link(s.link_number);
   if (s.running) {
     auto* running = hello->add_running();
     running->set_generation(s.running->number);
@@ -78,17 +79,22 @@ void SendHeartbeat(Turn& turn) {
   s.next_heartbeat_ns = turn.now_ns + static_cast<int64_t>(s.heartbeat_seconds * kSecondNs);
 }
 
-void HandleWelcome(Turn& turn, const v1::Welcome& welcome) {
+void HandleWelcome(Turn& turn, const v1::Welcome& welcome, uint64_t ack) {
   State& s = turn.state;
+  // Not a question of whether the coordinator knew this node when it wrote: its first Welcome may
+  // have been lost with the stream.
+  if (welcome.link() != s.link_number || welcome.leader_token() != s.leader_token) {
+    s.pending.reset();  // ordered by a past that the coordinator has given up
+    s.link = ReliableLink<v1::AgentMessage>(/*retain=*/welcome.lease_seconds() > 0);
+    s.heartbeats_sent_ns.clear();
+  } else {
+    s.link.Receive(0, ack);
+  }
   s.attached = true;
   s.give_up_ns = 0;
   s.job_id = welcome.job_id();
   s.leader_token = welcome.leader_token();
-  if (welcome.fresh()) {
-    s.pending.reset();  // ordered by a past that the coordinator has given up
-    s.link = ReliableLink<v1::AgentMessage>(/*retain=*/welcome.lease_seconds() > 0);
-    s.heartbeats_sent_ns.clear();
-  }
+  s.link_number = welcome.link();
   s.lease_seconds = welcome.lease_seconds();
   s.heartbeat_seconds = welcome.heartbeat_seconds();
   if (s.heartbeat_seconds > 0) SendHeartbeat(turn);
@@ -167,12 +173,7 @@ void HandleCoordinator(Turn& turn, const CoordinatorSaid& said) {
   State& s = turn.state;
   const v1::CoordinatorMessage& message = said.message;
   using M = v1::CoordinatorMessage;
-  if (message.has_welcome()) {
-    s.link.Receive(0, message.ack());
-    HandleWelcome(turn, message.welcome());
-    for (auto& again : s.link.Unacknowledged()) turn.out.push_back(SendUp{std::move(again)});
-    return;
-  }
+  if (message.has_welcome()) return HandleWelcome(turn, message.welcome(), message.ack());
   // Before its Welcome a stream has nothing to say: what comes then was left over by the stream
   // before, and numbers and lease may be about to change.
   if (!s.attached && !message.has_refusal()) return;

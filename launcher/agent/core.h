@@ -52,6 +52,7 @@ struct State {
   int64_t clock_offset_ns = 0;
   int64_t clock_uncertainty_ns = 0;
   ReliableLink<v1::AgentMessage> link;
+  uint64_t link_number = 0;  // Welcome.link; 0: never welcomed
   uint64_t newest_generation = 0;
   std::optional<RunningGeneration> running;
   std::optional<v1::StartWorkers> pending;  // waits for the old generation's end

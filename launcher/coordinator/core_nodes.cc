@@ -34,7 +34,7 @@ std::string RefusalOf(const State& state, const v1::Hello& hello) {
   return "";
 }
 
-v1::CoordinatorMessage WelcomeOf(const State& state, const v1::Hello& hello, bool fresh) {
+v1::CoordinatorMessage WelcomeOf(const State& state, const Node& node) {
   v1::CoordinatorMessage message;
   auto* welcome = message.mutable_welcome();
   welcome->set_protocol_version(kProtocolVersion);
@@ -42,8 +42,9 @@ v1::CoordinatorMessage WelcomeOf(const State& state, const v1::Hello& hello, boo
   welcome->set_leader_token(state.leader_token);
   welcome->set_lease_seconds(state.spec.lease_seconds());
   welcome->set_heartbeat_seconds(state.spec.lease_seconds() / 4);
-  welcome->set_assigned_node(hello.node());
-  welcome->set_fresh(fresh);
+  welcome->set_assigned_node(node.name);
+  welcome->set_link(node.join_order + 1);
+  message.set_ack(node.link.last_received());
   return message;
 }
 
@@ -87,15 +88,16 @@ void HandleHello(Turn& turn, const NodeMessage& event) {
   node.node_rank_wanted = hello.node_rank_wanted();
   node.attached = true;
   node.last_heard_ns = turn.now_ns;
-  v1::CoordinatorMessage welcome = WelcomeOf(s, hello, fresh);
-  welcome.set_ack(node.link.last_received());
-  turn.out.push_back(SendToNode{event.node, event.incarnation, std::move(welcome)});
+  turn.out.push_back(SendToNode{event.node, event.incarnation, WelcomeOf(s, node)});
   if (fresh) {
     turn.Record("node_joined",
                 {{"node", node.name}, {"slots", node.slots}, {"address", node.address}});
     StopStale(turn, node, hello);
   } else {
-    node.link.Receive(0, event.message.ack());
+    // An agent that never got its Welcome counts on an older link.
+    const bool same_link =
+        hello.link() == node.join_order + 1 && hello.leader_token() == s.leader_token;
+    if (same_link) node.link.Receive(0, event.message.ack());
     for (auto& message : node.link.Unacknowledged()) {
       turn.out.push_back(SendToNode{event.node, event.incarnation, message});
     }

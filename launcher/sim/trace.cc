@@ -74,7 +74,7 @@ std::string DescribeOrder(const v1::CoordinatorMessage& m) {
   using M = v1::CoordinatorMessage;
   switch (m.message_case()) {
     case M::kWelcome:
-      return absl::StrCat("Welcome ", m.welcome().fresh() ? "fresh" : "again");
+      return absl::StrCat("Welcome link ", m.welcome().link());
     case M::kRefusal:
       return absl::StrCat("Refusal: ", m.refusal().reason());
     case M::kHeartbeatAnswer:
