@@ -5,4 +5,7 @@ ddprun_test(NAME comm_reduce_functions_test LABEL unit SOURCES unit/comm_reduce_
 ddprun_test(NAME comm_nccl_test LABEL unit SOURCES unit/comm_nccl_test.cc LIBS ddprun_cuda_host ddprun_comm ddprun_gloo)
 if(TARGET ddp_worker_cuda)
   add_dependencies(comm_nccl_test ddp_worker_cuda)
+  ddprun_test(NAME comm_nccl_gpu_test LABEL gpu TIMEOUT 300 SOURCES unit/comm_nccl_gpu_test.cc
+              LIBS ddprun_cuda_host ddprun_comm ddprun_gloo ddprun_cuda_libs)
+  add_dependencies(comm_nccl_gpu_test ddp_worker_cuda)
 endif()

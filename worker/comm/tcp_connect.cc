@@ -25,6 +25,11 @@ constexpr char kMagic[8] = {'d', 'd', 'p', 'r', 'u', 'n', 'm', '1'};
 // A stranger that connects and says nothing holds up the others for no longer than this.
 constexpr absl::Duration kGreetingLimit = absl::Seconds(2);
 
+// Room for a segment of Gloo's ring, so that a sender need not wait for its peer to read. A quarter
+// less processor time for 26 MB among 4 processes than with the kernel's own choice, which starts
+// at 16 KB.
+constexpr int kSendBufferBytes = 1 << 20;
+
 struct Greeting {
   char magic[8];
   uint64_t token;
@@ -209,8 +214,10 @@ absl::StatusOr<std::vector<Descriptor>> ConnectPeers(const CommunicatorOptions& 
   status = AcceptHigherRanks(*listener, options, deadline, peers);
   if (!status.ok()) return status;
   for (const Descriptor& peer : peers) {
+    if (peer.get() < 0) continue;
     const int on = 1;
-    if (peer.get() >= 0) setsockopt(peer.get(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
+    setsockopt(peer.get(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
+    setsockopt(peer.get(), SOL_SOCKET, SO_SNDBUF, &kSendBufferBytes, sizeof(kSendBufferBytes));
   }
   return peers;
 }
