@@ -1,10 +1,10 @@
 #include "launcher/cli/app.h"
 
 #include <CLI/CLI.hpp>
-#include <algorithm>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
+#include "absl/strings/str_split.h"
 #include "launcher/cli/option_table.h"
 
 namespace ddprun::cli {
@@ -68,11 +68,48 @@ unsigned BitOf(Command command) {
   return kForRun;
 }
 
-// Our own usage lines stand in the description, examples first.
+constexpr size_t kTextColumn = 26;
+constexpr size_t kColumns = 96;
+
+// Cuts `text` between words; each line begins in the text column.
+std::string Wrapped(const std::string& text) {
+  std::string lines;
+  size_t column = kTextColumn;
+  for (absl::string_view word : absl::StrSplit(text, ' ')) {
+    if (column > kTextColumn && column + 1 + word.size() > kColumns) {
+      absl::StrAppend(&lines, "\n", std::string(kTextColumn, ' '));
+      column = kTextColumn;
+    } else if (column > kTextColumn) {
+      lines += ' ';
+      ++column;
+    }
+    absl::StrAppend(&lines, word);
+    column += word.size();
+  }
+  return lines + "\n";
+}
+
+// Our own usage lines stand in the description, examples first; CLI11 2.1 does not wrap lines.
 class HelpFormatter final : public CLI::Formatter {
  public:
-  HelpFormatter() { column_width(34); }
   std::string make_usage(const CLI::App*, std::string) const override { return ""; }
+  std::string make_group(std::string group, bool,
+                         std::vector<const CLI::Option*> options) const override {
+    std::string text = absl::StrCat("\n", group, "\n");
+    for (const CLI::Option* option : options) text += make_option(option, false);
+    return text;
+  }
+  std::string make_option(const CLI::Option* option, bool) const override {
+    const std::string names = absl::StrReplaceAll(option->get_name(false, true), {{",", ", "}});
+    std::string head = absl::StrCat("  ", names);
+    if (option->get_items_expected_max() > 0) absl::StrAppend(&head, " ", option->get_type_name());
+    if (head.size() + 2 > kTextColumn) {
+      absl::StrAppend(&head, "\n", std::string(kTextColumn, ' '));
+    } else {
+      head.resize(kTextColumn, ' ');
+    }
+    return head + Wrapped(option->get_description());
+  }
 };
 
 std::unique_ptr<CLI::App> MakeApp(Command command) {

@@ -17,12 +17,18 @@ absl::Status Unreadable(const std::string& path, const std::string& why) {
                                                  "; start a new run in another --run-dir"));
 }
 
-// Strings, numbers, booleans and arrays of numbers are written alike in JSON and TOML.
+// Strings, numbers, booleans and arrays of numbers are written alike in JSON and TOML. Defaults are
+// left out: given in a file, some would contradict others (momentum with adam).
 std::string TomlOf(const Json& train) {
+  const Json defaults = Json::parse(ToJson(TrainConfig{}));
   std::string text;
   for (const auto& [section, keys] : train.items()) {
     absl::StrAppend(&text, "[", section, "]\n");
     for (const auto& [key, value] : keys.items()) {
+      const auto standard = defaults.find(section);
+      if (standard != defaults.end() && standard->contains(key) && standard->at(key) == value) {
+        continue;
+      }
       absl::StrAppend(&text, key, " = ", value.dump(), "\n");
     }
   }

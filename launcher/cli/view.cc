@@ -29,13 +29,23 @@ void View::OnEvent(std::string_view json, double now_seconds) {
     const std::string line = EventLine(event);
     if (line.empty() || failed_in_generation_ == generation) return;
     failed_in_generation_ = generation;
+    failed_rank_ = event.value("rank", int64_t{-1});
+    failed_line_ = line;
     console_.Status("");
     return Say(absl::StrCat(line, "; stopping the others"));
   }
+  if (name == "generation_ended" && IsKnownAlready(event)) return;
   const std::string line = EventLine(event);
   if (line.empty()) return;
   if (name == "generation_ended" || name == "restart_scheduled") console_.Status("");
   Say(line);
+}
+
+// Whether the line about the first failed worker has said all that the generation's end says.
+bool View::IsKnownAlready(const Json& ended) const {
+  return failed_in_generation_ == ended.value("generation", uint64_t{0}) &&
+         failed_rank_ == ended.value("rank", int64_t{-1}) &&
+         failed_line_.find(ended.value("reason", "")) != std::string::npos;
 }
 
 void View::OnProgress(const Json& event, double now_seconds) {

@@ -32,13 +32,17 @@ class View {
 
  private:
   void OnProgress(const Json& event, double now_seconds);
+  bool IsKnownAlready(const Json& ended) const;
   void OnNode(const Json& event, bool joined);
 
   Console& console_;
   const uint32_t nodes_wanted_;
   std::map<std::string, std::string> nodes_;  // name → address
   bool waiting_for_nodes_ = true;
-  uint64_t failed_in_generation_ = 0;  // whose failure was told at once
+  // The worker whose failure was told at once.
+  uint64_t failed_in_generation_ = 0;
+  int64_t failed_rank_ = -1;
+  std::string failed_line_;
   Progress progress_;
   double rate_since_seconds_ = 0;
   uint64_t rate_since_step_ = 0;

@@ -1,0 +1,12 @@
+if(TARGET ddprun_cli)
+  ddprun_test(NAME cli_options_test LABEL unit SOURCES unit/cli_options_test.cc LIBS ddprun_cli)
+  ddprun_test(NAME cli_view_test LABEL unit SOURCES unit/cli_view_test.cc LIBS ddprun_cli)
+  ddprun_test(NAME cli_preflight_test LABEL unit SOURCES unit/cli_preflight_test.cc unit/cli_machine_test.cc
+              unit/cli_folder.cc LIBS ddprun_cli)
+  ddprun_test(NAME cli_binary_test LABEL unit SOURCES unit/cli_binary_test.cc unit/cli_folder.cc unit/cli_process.cc
+              LIBS ddprun_cli)
+  foreach(test cli_options_test cli_view_test cli_preflight_test cli_binary_test)
+    target_link_options(${test} PRIVATE -no-pie)
+  endforeach()
+  add_dependencies(cli_binary_test ddprun ddprun-keeper)
+endif()

@@ -1,0 +1,128 @@
+// The binary itself: exit codes, that bad input makes nothing, and that arguments arrive untouched.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "absl/strings/str_cat.h"
+#include "tests/unit/cli_folder.h"
+#include "tests/unit/cli_process.h"
+
+namespace ddprun::cli {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::StartsWith;
+
+Ended Ddprun(const std::vector<std::string>& words, const Folder& folder,
+             const std::vector<std::string>& environment = {}) {
+  std::vector<std::string> command = {DdprunPath()};
+  command.insert(command.end(), words.begin(), words.end());
+  return RunToEnd(command, folder.path(), environment);
+}
+
+TEST(BinaryTest, BadInputIsExitCode2AndMakesNothing) {
+  Folder folder;
+  WriteTinyJob(folder);
+  const std::vector<std::vector<std::string>> cases = {
+      {"--nproc", "0", "train.cfg"},
+      {"--nproc", "gpu", "--", "true"},
+      {"--nprocs", "2", "--", "true"},
+      {"--", "no-such-program-x"},
+      {"--", "./train.cfg"},
+      {"missing.cfg"},
+      {"train.cfg", "--set", "modle.name=x"},
+      {"train.cfg", "--nproc", "65"},
+      {"--resume"},
+      {"--run-dir", "train.cfg", "--", "true"},
+      {"--run-dir", "/proc/ddprun-test", "--", "true"},
+      {"agent", "--coordinator", "no-such-host.invalid:1"},
+  };
+  const std::vector<std::string> before = folder.All();
+  for (const auto& words : cases) {
+    const Ended ended = Ddprun(words, folder, {"CUDA_VISIBLE_DEVICES="});
+    EXPECT_EQ(ended.exit_code, 2) << ::testing::PrintToString(words) << ended.error;
+    EXPECT_THAT(ended.error, StartsWith("ddprun: ")) << ::testing::PrintToString(words);
+    EXPECT_EQ(ended.output, "") << ::testing::PrintToString(words);
+    EXPECT_EQ(folder.All(), before) << ::testing::PrintToString(words);
+  }
+}
+
+TEST(BinaryTest, HelpAndVersionAreAnswered) {
+  Folder folder;
+  const Ended help = Ddprun({}, folder);
+  EXPECT_EQ(help.exit_code, 0);
+  EXPECT_THAT(help.output, AllOf(HasSubstr("Examples"), HasSubstr("--nproc")));
+  const Ended version = Ddprun({"--version"}, folder);
+  EXPECT_EQ(version.exit_code, 0);
+  EXPECT_THAT(version.output, StartsWith("ddprun "));
+}
+
+TEST(BinaryTest, ADryRunMakesNothing) {
+  Folder folder;
+  const Ended ended = Ddprun({"--nproc", "2", "--dry-run", "--", "sh", "-c", "echo $RANK"}, folder);
+  EXPECT_EQ(ended.exit_code, 0) << ended.error;
+  EXPECT_THAT(ended.output, AllOf(HasSubstr("RANK=1"), HasSubstr("sh -c 'echo $RANK'")));
+  EXPECT_TRUE(folder.All().empty());
+}
+
+// S23: what looks like an option of ours is the program's.
+TEST(BinaryTest, ArgumentsArriveUntouched) {
+  Folder folder;
+  folder.Write("show.sh", "#!/bin/sh\nprintf '<%s>' \"$@\"; echo\n", 0755);
+  const std::string expected = "[0] <--nproc><4><><a b><--><--resume>\n";
+  const Ended dashed = Ddprun(
+      {"--run-dir", "a", "--", "./show.sh", "--nproc", "4", "", "a b", "--", "--resume"}, folder);
+  EXPECT_EQ(dashed.exit_code, 0) << dashed.error;
+  EXPECT_EQ(dashed.output, expected);
+  const Ended torchrun =
+      Ddprun({"--run-dir", "b", "./show.sh", "--nproc", "4", "", "a b", "--", "--resume"}, folder);
+  EXPECT_EQ(torchrun.exit_code, 0) << torchrun.error;
+  EXPECT_EQ(torchrun.output, expected);
+}
+
+// S5, L60: the exit code is that of the worker at fault.
+TEST(BinaryTest, ExitCodesAreThoseOfTheWorkerAtFault) {
+  Folder folder;
+  const std::pair<const char*, int> cases[] = {{"exit 0", 0},          {"exit 7", 7},
+                                               {"exit 85", 85},        {"kill -KILL $$", 137},
+                                               {"kill -SEGV $$", 139}, {"kill -ABRT $$", 134}};
+  int run = 0;
+  for (const auto& [script, code] : cases) {
+    const std::string run_dir = absl::StrCat("r", run++);
+    const Ended ended = Ddprun(
+        {"--nproc", "2", "--max-restarts", "0", "--run-dir", run_dir, "--", "sh", "-c", script},
+        folder);
+    EXPECT_EQ(ended.exit_code, code) << script << "\n" << ended.error;
+    EXPECT_THAT(folder.Read(run_dir + "/result.json"),
+                HasSubstr(code == 0 ? "succeeded" : "failed"));
+  }
+}
+
+// L62, L74: without a change to the user's code.
+TEST(BinaryTest, AFailureShowsTheEndOfItsLogAndWhatToDo) {
+  Folder folder;
+  const Ended ended =
+      Ddprun({"--nproc", "2", "--max-restarts", "0", "--run-dir", "r", "--", "sh", "-c",
+              "if [ $RANK = 1 ]; then echo it went wrong; exit 9; else exec sleep 50; fi"},
+             folder);
+  EXPECT_EQ(ended.exit_code, 9);
+  EXPECT_THAT(ended.error, AllOf(HasSubstr("cause: rank 1"), HasSubstr("exited with code 9"),
+                                 HasSubstr("r/logs/g1/rank1.log"), HasSubstr("| it went wrong"),
+                                 HasSubstr("--resume --run-dir r")));
+}
+
+TEST(BinaryTest, ASecondRunInTheSameFolderIsRefused) {
+  Folder folder;
+  EXPECT_EQ(Ddprun({"--run-dir", "r", "--", "true"}, folder).exit_code, 0);
+  const std::string job = folder.Read("r/job.json");
+  const Ended again = Ddprun({"--run-dir", "r", "--", "true"}, folder);
+  EXPECT_EQ(again.exit_code, 2);
+  EXPECT_THAT(again.error, HasSubstr("--resume"));
+  EXPECT_EQ(folder.Read("r/job.json"), job);
+  const Ended resumed = Ddprun({"--run-dir", "r", "--resume"}, folder);
+  EXPECT_EQ(resumed.exit_code, 0);
+  EXPECT_THAT(resumed.error, HasSubstr("has succeeded already"));
+}
+
+}  // namespace
+}  // namespace ddprun::cli
