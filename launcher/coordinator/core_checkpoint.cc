@@ -36,13 +36,15 @@ bool IsOver(const State& state, uint64_t step) {
          (state.history.any_commit && step <= state.committed_step);
 }
 
-// A rank that lags behind writes a step that is over; its own node hears what became of it.
+// A rank writes a step that is over (it lags behind, or resumed from the last one); its own node
+// hears what became of it. A worker takes "committed" only after its own report.
 void AnswerLate(Turn& turn, const v1::CheckpointFact& fact) {
   State& s = turn.state;
-  if (fact.what() == v1::CheckpointFact::FAILED) return;
   auto node = s.nodes.find(s.generation.workers[fact.rank()].node);
   if (node == s.nodes.end()) return;
-  const bool committed = s.history.any_commit && fact.step() == s.committed_step;
+  const bool real = s.history.any_commit && fact.step() == s.committed_step;
+  if (real && fact.what() == v1::CheckpointFact::STARTED) return;
+  const bool committed = real && fact.what() == v1::CheckpointFact::WRITTEN;
   turn.Send(node->second, SettledMessage(turn, fact.step(), committed, "this step is over"));
 }
 
