@@ -27,7 +27,7 @@ struct RunFolderState {
 // FAILED_PRECONDITION: in use by a live ddprun. INVALID_ARGUMENT: no folder, or not readable.
 absl::StatusOr<RunFolderState> LookAtRunFolder(const std::string& path);
 
-// Makes the folder, and proves with a small file that the disk takes and keeps bytes. On an error
+// Makes the folder, and proves with a small file that the disk takes bytes. On an error
 // everything that was made is removed.
 absl::Status MakeRunFolder(const std::string& path);
 
