@@ -105,7 +105,8 @@ bool World::InjectIntoWorker(FaultKind kind) {
     // Only its peers' deadlines show a hang, so one that no peer waits for any more is none.
     Gang& gang = gangs_[keeper->gang];
     if (kind == FaultKind::kWorkerHangs &&
-        (worker->stage > Stage::kStepping || gang.one_hangs || gang.world_size == 1)) {
+        (worker->stage > Stage::kStepping || gang.one_hangs || gang.world_size == 1 ||
+         worker->completed + 1 >= scenario_.work.total_steps)) {
       return false;
     }
     if (tracing()) Say("FAULT", absl::StrCat(FaultName(kind), ": rank ", worker->rank));
@@ -152,7 +153,9 @@ bool World::InjectIntoNode(FaultKind kind, SimNode& node) {
       node.paused_until_ns = now_ns_ + pause_ns;
       node.thaws = true;
       // On a single node the coordinator lives there too.
-      if (scenario_.single_node) coordinator_paused_until_ns_ = node.paused_until_ns;
+      if (scenario_.single_node) {
+        coordinator_paused_until_ns_ = std::max(coordinator_paused_until_ns_, node.paused_until_ns);
+      }
       Disturb(node.paused_until_ns);
       break;
     case FaultKind::kAgentPaused:
