@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """clang-tidy over our C and C++ sources, many files at a time.
 
-  scripts/tidy.py [--build DIR] [FILE…]      FILE: only these; DIR: a configured and built folder, build/ by default
+  scripts/tidy.py [--build DIR] [--torch] [FILE…]
+      FILE: only these; DIR: a configured and built folder, build/ by default; --torch: also what includes LibTorch (minutes)
 
 Reading gRPC's or LibTorch's headers takes most of the time (15 s a file and more), so files that are compiled
 alike are read as one translation unit. Files whose private names clash go to another one. A unit that was clean is
@@ -109,6 +110,7 @@ def units_of(files, flags, folder):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--build", type=pathlib.Path, default=ROOT / "build")
+    parser.add_argument("--torch", action="store_true")
     parser.add_argument("--verbose", action="store_true")
     parser.add_argument("files", nargs="*")
     options = parser.parse_args()
@@ -121,7 +123,8 @@ def main():
     groups = {}
     for entry in database:
         file = os.path.relpath(entry["file"], ROOT)
-        if file in (wanted or known) and file.startswith(FOLDERS):
+        torch = any("/torch/include" in flag for flag in flags_of(entry)) and not (options.torch or wanted)
+        if file in (wanted or known) and file.startswith(FOLDERS) and not torch:
             files = groups.setdefault((pathlib.Path(file).suffix, flags_of(entry)), [])
             if file not in files:
                 files.append(file)
