@@ -258,8 +258,8 @@ void HandleTime(Turn& turn) {
   if (s.attached && s.heartbeat_seconds > 0 && turn.now_ns >= s.next_heartbeat_ns)
     SendHeartbeat(turn);
   if (s.lease_until_ns != 0 && turn.now_ns >= s.lease_until_ns) {
+    // What is pending may still begin, once a new lease says that the coordinator counts on it.
     s.lease_until_ns = 0;
-    s.pending.reset();
     if (s.running) StopRunning(turn, v1::StopWorkers::KILL, "the lease ran out");
   }
   if (!s.attached && s.give_up_ns != 0 && turn.now_ns >= s.give_up_ns && !s.running) {
