@@ -57,6 +57,7 @@ class World {
   void DispatchToWorld(const SimEvent& event);
   void CheckTwoGenerations();
   void CheckProgress();
+  void CheckFailure();
   void NoteProgress() { progress_ns_ = now_ns_; }
   // Faults, losses and pauses end here; from then on the job must go on.
   void Disturb(int64_t until_ns);

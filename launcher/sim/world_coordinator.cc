@@ -10,6 +10,7 @@ namespace {
 
 constexpr int64_t kDiskMinNs = kMillisecondNs;
 constexpr int64_t kDiskMaxNs = 60 * kMillisecondNs;
+constexpr int64_t kAfterEffectNs = 16 * kSecondNs;  // of a disturbance: lease, collective timeout
 
 uint32_t NumberIn(const std::string& name) {
   uint32_t number = 0;
@@ -81,7 +82,16 @@ void World::Do(coordinator::RecordEvent& effect) {
     NoteProgress();
     best_step_ = 0;
   }
+  if (name == "generation_ended" && coordinator_.generation.failed) CheckFailure();
   if (tracing()) Say("event", effect.event.dump());
+}
+
+void World::CheckFailure() {
+  const bool near =
+      quiet_from_ns_ + kAfterEffectNs >= coordinator_.generation.started_ns && quiet_from_ns_ != 0;
+  if (scenario_.network.loss > 0 || near) return;
+  checker_.Violate("I11", absl::StrCat("generation ", coordinator_.generation.number,
+                                       " failed, but nothing had gone wrong"));
 }
 
 void World::Do(coordinator::PersistGeneration&) {}
