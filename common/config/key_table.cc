@@ -112,7 +112,7 @@ std::vector<KeySpec> TrainKeys() {
   };
 }
 
-std::vector<KeySpec> OtherKeys() {
+std::vector<KeySpec> LayoutKeys() {
   return {
       {.section = "precision",
        .name = "amp",
@@ -161,6 +161,11 @@ std::vector<KeySpec> OtherKeys() {
        .max = 65536,
        .exclusive_min = true,
        .aliases = {"bucket_cap_mb", "bucket_size"}},
+  };
+}
+
+std::vector<KeySpec> RunKeys() {
+  return {
       {.section = "performance",
        .name = "graph",
        .field = &C::performance_graph,
@@ -209,7 +214,7 @@ std::vector<KeySpec> BuildTable() {
        .planned = {"resnet18", "resnet50", "bert", "gpt", "torchscript"},
        .aliases = {"model", "type", "arch"}},
   };
-  for (auto part : {DataKeys(), TrainKeys(), OtherKeys()}) {
+  for (auto part : {DataKeys(), TrainKeys(), LayoutKeys(), RunKeys()}) {
     keys.insert(keys.end(), part.begin(), part.end());
   }
   return keys;

@@ -111,7 +111,6 @@ TEST_F(TrainerTest, ResultsDoNotDependOnLoaderThreadsCheckpointsOrTheCache) {
 }
 
 TEST_F(TrainerTest, AStopEndsAtACommittedCheckpointAndTheRunGoesOnFromIt) {
-  const TrainOutcome whole = Train({.config = config_, .run_dir = RunDir("whole")});
   TrainConfig config = config_;
   config.train_epochs = 400;  // long enough that the stop comes before the end
   const std::string run_dir = RunDir("stopped");
@@ -126,6 +125,14 @@ TEST_F(TrainerTest, AStopEndsAtACommittedCheckpointAndTheRunGoesOnFromIt) {
   EXPECT_EQ(state->samples_seen, 8 * step);
   EXPECT_EQ(state->samples_in_epoch, 8 * (step % 7));
   EXPECT_EQ(state->epoch, step / 7);
+  // Five more steps, after the stop and without it.
+  config.train_epochs = 0;
+  config.train_steps = step + 5;
+  const TrainOutcome rest = Train({.config = config, .run_dir = run_dir, .resume_step = step});
+  const TrainOutcome whole = Train({.config = config, .run_dir = RunDir("whole")});
+  ASSERT_TRUE(rest.status.ok()) << rest.status;
+  ASSERT_TRUE(whole.status.ok()) << whole.status;
+  EXPECT_EQ(rest.results.at("WEIGHTS_DIGEST"), whole.results.at("WEIGHTS_DIGEST"));
 }
 
 TEST_F(TrainerTest, TheRunFailsWhenItsLastCheckpointCannotBeKept) {

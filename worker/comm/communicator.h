@@ -96,5 +96,7 @@ absl::StatusOr<std::unique_ptr<Communicator>> CreateGlooCommunicator(
 // reason where it is missing.
 absl::StatusOr<std::unique_ptr<Communicator>> CreateNcclCommunicator(
     const CommunicatorOptions& options, const Exchange& exchange);
+// Opens that library alone: LibTorch can use GPUs from then on. For a single rank.
+absl::Status OpenGpuLibrary();
 
 }  // namespace ddprun

@@ -56,11 +56,20 @@ Module OpenModule() {
   return module;
 }
 
+const Module& TheModule() {
+  static const auto& module = *new Module(OpenModule());
+  return module;
+}
+
 }  // namespace
+
+absl::Status OpenGpuLibrary() {
+  return TheModule().status;
+}
 
 absl::StatusOr<std::unique_ptr<Communicator>> CreateNcclCommunicator(
     const CommunicatorOptions& options, const Exchange& exchange) {
-  static const auto& module = *new Module(OpenModule());
+  const Module& module = TheModule();
   if (!module.status.ok()) return module.status;
   CommunicatorOptions completed = options;
   if (!completed.current_stream) completed.current_stream = module.current_stream;

@@ -34,6 +34,9 @@ absl::Status TrainAsWorker(ddprun_handle* client, const char* config_path) {
   absl::StatusOr<at::Device> device = ChooseDevice(ddprun_local_rank(client));
   if (!device.ok()) return device.status();
   session.device = *device;
+  // Everything that LibTorch does for this rank happens on its own GPU (TR16).
+  const c10::OptionalDeviceGuard guard(session.device.is_cuda() ? std::optional(session.device)
+                                                                : std::nullopt);
   session.exchange = MakeExchange(client);
   SetThreads();
   absl::StatusOr<std::unique_ptr<Trainer>> trainer = Trainer::Create(&session);

@@ -70,6 +70,7 @@ absl::StatusOr<at::Device> ChooseDevice(int local_rank) {
     return absl::InvalidArgumentError(
         absl::StrCat("DDPRUN_DEVICE is \"", device, "\"; expected cpu or cuda"));
   }
+  if (absl::Status status = OpenGpuLibrary(); !status.ok()) return status;
   return at::Device(at::kCUDA, static_cast<c10::DeviceIndex>(local_rank));
 }
 
