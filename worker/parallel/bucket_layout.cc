@@ -64,6 +64,7 @@ BucketLayout MakeBucketLayout(absl::Span<const BucketParameter> parameters,
     return std::find(order.begin(), order.end(), rest.bucket.entries.front().parameter);
   };
   std::vector<OpenBucket> rest;
+  rest.reserve(open.size());
   for (auto& [dtype, bucket] : open) rest.push_back(std::move(bucket));
   std::sort(rest.begin(), rest.end(),
             [&](const OpenBucket& a, const OpenBucket& b) { return place(a) < place(b); });

@@ -278,7 +278,7 @@ absl::Status GradientReducer::AgreeOnLayout() {
   }
   BucketLayout layout =
       MakeBucketLayout(descriptions_, order, options_.first_bucket_bytes, options_.bucket_bytes);
-  const absl::Status status = ValidateBucketLayout(layout, descriptions_);
+  absl::Status status = ValidateBucketLayout(layout, descriptions_);
   if (!status.ok()) return status;
   next_layout_ = std::move(layout);
   rebuilt_ = true;
