@@ -169,6 +169,25 @@ void HandleJobEnded(Turn& turn) {
   turn.out.push_back(End{0, "the job is over"});
 }
 
+// The generation whose workers this message is for; 0: it is for no worker.
+uint64_t GenerationOf(const v1::CoordinatorMessage& message) {
+  using M = v1::CoordinatorMessage;
+  switch (message.message_case()) {
+    case M::kValue:
+      return message.value().generation();
+    case M::kExchangeRefused:
+      return message.exchange_refused().generation();
+    case M::kEdgeRequest:
+      return message.edge_request().generation();
+    case M::kCheckpointAt:
+      return message.checkpoint_at().generation();
+    case M::kCheckpointSettled:
+      return message.checkpoint_settled().generation();
+    default:
+      return 0;
+  }
+}
+
 void HandleCoordinator(Turn& turn, const CoordinatorSaid& said) {
   State& s = turn.state;
   const v1::CoordinatorMessage& message = said.message;
@@ -203,8 +222,8 @@ void HandleCoordinator(Turn& turn, const CoordinatorSaid& said) {
     case M::kEdgeRequest:
     case M::kCheckpointAt:
     case M::kCheckpointSettled:
-      // The shell drops what is not of the running generation (it knows each message's own).
-      if (s.running) turn.out.push_back(TellWorker{message});
+      // L26: workers of a generation hear of no other.
+      if (running != 0 && GenerationOf(message) == running) turn.out.push_back(TellWorker{message});
       return;
     case M::kWelcome:
     case M::MESSAGE_NOT_SET:

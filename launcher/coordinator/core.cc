@@ -7,7 +7,6 @@
 namespace ddprun::coordinator {
 namespace {
 
-// Latecomers are awaited for so long once MIN nodes of MIN:MAX are here.
 constexpr int64_t kMarginNs = kSecondNs;  // between a node's lease and its replacement
 
 void HandleSubmitted(Turn& turn, const JobSubmitted& event) {
@@ -120,7 +119,9 @@ void HandleNodeMessage(Turn& turn, const NodeMessage& event) {
   node.last_heard_ns = turn.now_ns;
   if (!node.link.Receive(event.message.sequence(), event.message.ack())) return;
   if (turn.state.phase == Phase::kFinished && !event.message.has_heartbeat()) return;
-  if (!SpeaksOfCurrentGeneration(turn.state, event.message)) return;
+  if (!SpeaksOfCurrentGeneration(turn.state, event.message)) {
+    return RefuseStale(turn, node, event.message);
+  }
   Dispatch(turn, node, event.message);
 }
 

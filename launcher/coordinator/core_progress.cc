@@ -27,13 +27,14 @@ v1::CoordinatorMessage ValueMessage(uint64_t generation, uint32_t rank, const st
   return message;
 }
 
-void Refuse(Turn& turn, Node& node, const v1::Publish& publish, const std::string& reason) {
+template <typename Request>
+void Refuse(Turn& turn, Node& node, const Request& request, const std::string& reason) {
   v1::CoordinatorMessage message;
   auto* out = message.mutable_exchange_refused();
-  out->set_generation(publish.generation());
-  out->set_rank(publish.rank());
-  out->set_group(publish.group());
-  out->set_name(publish.name());
+  out->set_generation(request.generation());
+  out->set_rank(request.rank());
+  out->set_group(request.group());
+  out->set_name(request.name());
   out->set_reason(reason);
   turn.Send(node, std::move(message));
 }
@@ -136,6 +137,12 @@ void HandleProgress(Turn& turn, const v1::WorkerProgressed& progressed) {
   if (progressed.samples_per_second() > 0)
     fields["samples_per_s"] = progressed.samples_per_second();
   turn.Record("training_progressed", std::move(fields));
+}
+
+void RefuseStale(Turn& turn, Node& node, const v1::AgentMessage& message) {
+  const std::string reason = "this generation is over";
+  if (message.has_publish()) Refuse(turn, node, message.publish(), reason);
+  if (message.has_await()) Refuse(turn, node, message.await(), reason);
 }
 
 void HandlePublish(Turn& turn, Node& node, const v1::Publish& publish) {

@@ -45,6 +45,8 @@ void HandleWorkerStarted(Turn& turn, const v1::WorkerStarted& started);
 void HandleWorkerReady(Turn& turn, const v1::WorkerReady& ready);
 void HandleWorkerFailed(Turn& turn, const v1::WorkerFailed& failed);
 void HandleProgress(Turn& turn, const v1::WorkerProgressed& progressed);
+// L26, S12: a worker of another generation learns that it gets nothing.
+void RefuseStale(Turn& turn, Node& node, const v1::AgentMessage& message);
 void HandlePublish(Turn& turn, Node& node, const v1::Publish& publish);
 void HandleAwait(Turn& turn, Node& node, const v1::Await& await);
 

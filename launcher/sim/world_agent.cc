@@ -12,26 +12,11 @@ constexpr int64_t kRestartMinNs = kSecondNs;
 constexpr int64_t kRestartMaxNs = 3 * kSecondNs;
 constexpr int64_t kLocalMaxNs = 300'000;  // between processes of one node
 
-// The generation of a message for workers; the rank too when it is for one of them.
-uint64_t GenerationOf(const v1::CoordinatorMessage& message, int64_t* rank) {
-  using M = v1::CoordinatorMessage;
-  *rank = -1;
-  switch (message.message_case()) {
-    case M::kValue:
-      *rank = message.value().rank();
-      return message.value().generation();
-    case M::kExchangeRefused:
-      *rank = message.exchange_refused().rank();
-      return message.exchange_refused().generation();
-    case M::kEdgeRequest:
-      return message.edge_request().generation();
-    case M::kCheckpointAt:
-      return message.checkpoint_at().generation();
-    case M::kCheckpointSettled:
-      return message.checkpoint_settled().generation();
-    default:
-      return 0;
-  }
+// The rank that a message is for; −1: all of the node.
+int64_t RankOf(const v1::CoordinatorMessage& message) {
+  if (message.has_value()) return message.value().rank();
+  if (message.has_exchange_refused()) return message.exchange_refused().rank();
+  return -1;
 }
 
 }  // namespace
@@ -140,8 +125,7 @@ void World::Do(SimNode& node, agent::OrderKeeper& effect) {
 void World::Do(SimNode& node, agent::TellWorker& effect) {
   if (node.keeper == 0) return;
   const SimKeeper& keeper = Keeper(node.keeper);
-  int64_t rank = -1;
-  if (GenerationOf(effect.message, &rank) != keeper.generation) return;
+  const int64_t rank = RankOf(effect.message);
   for (uint32_t i = 0; i < keeper.workers.size(); ++i) {
     if (rank >= 0 && keeper.workers[i].rank != rank) continue;
     PushToKeeper(node, {.what = What::kTell, .rank = i, .slot = down_.Put(effect.message)});

@@ -46,6 +46,7 @@ void World::Hear(SimKeeper& keeper, SimWorker& worker, const v1::CoordinatorMess
   using M = v1::CoordinatorMessage;
   switch (message.message_case()) {
     case M::kValue:
+      // The bytes name the generation that published them.
       checker_.WorkerReads(message.value(), keeper.generation);
       if (worker.stage == Stage::kExchanging && worker.values_missing > 0 &&
           --worker.values_missing == 0 && !worker.hung) {
