@@ -39,6 +39,10 @@ absl::Status TrainAsWorker(ddprun_handle* client, const char* config_path) {
                                                                 : std::nullopt);
   session.exchange = MakeExchange(client);
   SetThreads();
+  // A resumed run must end with the weights of an undisturbed one: no kernels whose sums depend on
+  // timing, and none chosen by timing.
+  at::globalContext().setDeterministicCuDNN(true);
+  at::globalContext().setBenchmarkCuDNN(false);
   absl::StatusOr<std::unique_ptr<Trainer>> trainer = Trainer::Create(&session);
   if (!trainer.ok()) return trainer.status();
   return (*trainer)->Run();
