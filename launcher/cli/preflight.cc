@@ -62,6 +62,12 @@ absl::Status ChooseFolder(Planning& p) {
     spec.set_job_id(id);
     spec.set_run_dir(JoinPath(runs, id));
   }
+  for (const std::string& path : {p.here.working_dir, spec.run_dir()}) {
+    if (!IsUtf8(path)) {
+      return Bad(absl::StrCat("the path ", ShownBytes(path),
+                              " is not UTF-8, which job.json could not hold: use another folder"));
+    }
+  }
   p.plan.shown_run_dir = Shown(p.here.working_dir, spec.run_dir());
   p.plan.point_latest = ParentPath(spec.run_dir()) == runs;
   return absl::OkStatus();

@@ -153,15 +153,16 @@ void FillEnvironment(const Surroundings& here, RunPlan* plan) {
   auto& environment = *spec.mutable_environment();
   std::vector<std::string> odd;
   for (const auto& [name, value] : here.environment) {
-    if (IsUtf8(name) && IsUtf8(value)) {
+    if (IsUtf8(name)) {
       environment[name] = value;
     } else {
       odd.push_back(ShownBytes(name));
     }
   }
   if (!odd.empty()) {
-    plan->notes.push_back(absl::StrCat("not UTF-8, so left out of the workers' environment: ",
-                                       absl::StrJoin(odd, ", ")));
+    plan->notes.push_back(absl::StrCat(
+        "variables whose names are not UTF-8 are left out of the workers' environment: ",
+        absl::StrJoin(odd, ", ")));
   }
   auto add = [&](const std::string& name, const std::string& value) {
     environment[name] = value;

@@ -111,6 +111,22 @@ TEST(BinaryTest, AFailureShowsTheEndOfItsLogAndWhatToDo) {
                                  HasSubstr("--resume --run-dir r")));
 }
 
+// L68: a byte that is no UTF-8, in output, log tail and environment.
+TEST(BinaryTest, BytesThatAreNoUtf8AreCarried) {
+  Folder folder;
+  const Ended ended = Ddprun({"--max-restarts", "0", "--run-dir", "r", "--", "sh", "-c",
+                              "printf '\\377'; echo \"$ODD\"; exit 3"},
+                             folder, {"ODD=a\xfe"});
+  EXPECT_EQ(ended.exit_code, 3) << ended.error;
+  EXPECT_EQ(ended.output,
+            "[0] \xff"
+            "a\xfe\n");
+  EXPECT_EQ(folder.Read("r/logs/g1/rank0.log"),
+            "\xff"
+            "a\xfe\n");
+  EXPECT_THAT(ended.error, HasSubstr("the end of its log"));
+}
+
 TEST(BinaryTest, ASecondRunInTheSameFolderIsRefused) {
   Folder folder;
   EXPECT_EQ(Ddprun({"--run-dir", "r", "--", "true"}, folder).exit_code, 0);

@@ -39,7 +39,8 @@ class PreflightTest : public ::testing::Test {
     here_.environment = {{"PATH", "/usr/bin:/bin"}, {"HOME", "/root"}};
     folder_.Write("bin/ddp-worker", "", 0755);
     WriteTinyJob(folder_);
-    // A train.cfg and the data that it names are looked up from the process's own working directory.
+    // A train.cfg and the data that it names are looked up from the process's own working
+    // directory.
     before_ = std::filesystem::current_path();
     std::filesystem::current_path(folder_.path());
   }
@@ -188,6 +189,7 @@ TEST_F(PreflightTest, BadInputIsFoundBeforeAnythingIsMade) {
       {{"--nproc", "2", "--log-ranks", "2", "--", "true"}, "--log-ranks 2: there are ranks 0 to 1"},
       {{"--", "true", "\xff"}, "\\xff is not UTF-8"},
       {{"--run-dir", "train.cfg", "--", "true"}, "train.cfg is a file"},
+      {{"--run-dir", "x\xff", "--", "true"}, "x\\xff is not UTF-8"},
   };
   for (const auto& [words, text] : cases) {
     EXPECT_THAT(ErrorOf(words), HasSubstr(text)) << ::testing::PrintToString(words);
