@@ -91,7 +91,10 @@ void Checker::AfterCoordinator(const coordinator::State& state,
   committed_step_ = state.committed_step;
 }
 
-void Checker::ResumeWasChosen(const coordinator::ResumeChosen& chosen) {
+void Checker::ResumeWasChosen(const coordinator::ResumeChosen& chosen, const Disk& disk) {
+  if (chosen.step != 0 && !disk.WasCommitted(chosen.step)) {
+    Violate("I2", absl::StrCat("step ", chosen.step, " was never committed"));
+  }
   chosen_ = chosen;
 }
 

@@ -37,7 +37,7 @@ class Checker {
   void AfterCoordinator(const coordinator::State& state,
                         const std::vector<coordinator::Effect>& effects);
   // The coordinator was told this.
-  void ResumeWasChosen(const coordinator::ResumeChosen& chosen);
+  void ResumeWasChosen(const coordinator::ResumeChosen& chosen, const Disk& disk);
   void StopWasAsked(bool accepted, int32_t signal);
   void Committing(const coordinator::CommitCheckpoint& commit, const Disk& disk);
   // A node begins a generation.

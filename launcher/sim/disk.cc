@@ -70,10 +70,9 @@ bool Disk::DamageNewest() {
   return true;
 }
 
-bool Disk::IsWhole(uint64_t step) const {
-  return std::any_of(committed_.begin(), committed_.end(), [step](const Committed& committed) {
-    return committed.step == step && !committed.damaged;
-  });
+bool Disk::WasCommitted(uint64_t step) const {
+  return std::any_of(committed_.begin(), committed_.end(),
+                     [step](const Committed& committed) { return committed.step == step; });
 }
 
 }  // namespace ddprun::sim

@@ -27,8 +27,8 @@ class Disk {
   coordinator::ResumeChosen Choose(uint64_t generation);
   // False when there is none.
   bool DamageNewest();
-  // Whether this step was committed and is whole.
-  bool IsWhole(uint64_t step) const;
+  // Whether this step is committed (it may have been damaged since).
+  bool WasCommitted(uint64_t step) const;
   uint64_t newest() const { return committed_.empty() ? 0 : committed_.back().step; }
 
  private:

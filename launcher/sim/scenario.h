@@ -75,6 +75,14 @@ struct FaultPlan {
   uint64_t at_event = 0;
 };
 
+// Breaks the world on purpose, so that a test sees the checker notice.
+enum class Sabotage {
+  kNone,
+  kKeepersIgnoreLeases,  // I1
+  kDiskNeverCommits,     // I4: nobody hears the end of a checkpoint
+  kWrongResumeStep,      // I2: the disk names a step that was never committed
+};
+
 struct Scenario {
   uint64_t seed = 0;
   uint64_t part = 0;  // a seed is one job or several in a row
@@ -85,6 +93,7 @@ struct Scenario {
   NetworkPlan network;
   WorkPlan work;
   std::vector<FaultPlan> faults;  // by at_event
+  Sabotage sabotage = Sabotage::kNone;
 };
 
 struct ScenarioOptions {

@@ -127,7 +127,7 @@ void World::DispatchToCoordinator(const SimEvent& event) {
       return CoordinatorTime(event);
     case What::kResumeChosen: {
       const coordinator::ResumeChosen chosen = chosen_.Take(event.slot);
-      checker_.ResumeWasChosen(chosen);
+      checker_.ResumeWasChosen(chosen, disk_);
       return StepCoordinator(chosen);
     }
     default:
@@ -187,7 +187,7 @@ void World::DispatchToKeeper(const SimEvent& event) {
       return OrderKeeper(keeper, static_cast<v1::StopWorkers::Mode>(event.rank),
                          static_cast<int64_t>(event.number));
     case What::kLease:
-      keeper.lease_until_ns = static_cast<int64_t>(event.number);
+      SetLease(keeper, static_cast<int64_t>(event.number));
       return ArmKeeper(keeper);
     case What::kAgentGone:
       return KillAll(keeper);

@@ -112,6 +112,7 @@ class World {
   SimKeeper& Keeper(uint32_t id) { return keepers_[id]; }
   // Its first act whenever it runs: kills what may not live any more.
   void CheckDeadlines(SimKeeper& keeper);
+  void SetLease(SimKeeper& keeper, int64_t until_ns);
   void ArmKeeper(SimKeeper& keeper);
   void OrderKeeper(SimKeeper& keeper, v1::StopWorkers::Mode mode, int64_t grace_ns);
   void KillAll(SimKeeper& keeper);

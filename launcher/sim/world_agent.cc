@@ -159,6 +159,7 @@ void World::Do(SimNode& node, agent::End& effect) {
 void World::EndAgent(SimNode& node) {
   if (!node.agent_alive) return;
   node.agent_alive = false;
+  node.agent_paused_until_ns = 0;
   if (node.stream != 0) BreakStream(node.stream, 0, Delay() + scenario_.network.delay_max_ns);
   node.stream = 0;
   if (node.keeper != 0) PushToKeeper(node, {.what = What::kAgentGone});

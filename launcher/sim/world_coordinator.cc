@@ -102,13 +102,15 @@ int64_t World::DiskTime() {
 }
 
 void World::Do(coordinator::ChooseResume& effect) {
-  queue_.Push({.when_ns = DiskTime(),
-               .what = What::kResumeChosen,
-               .slot = chosen_.Put(disk_.Choose(effect.generation))});
+  coordinator::ResumeChosen chosen = disk_.Choose(effect.generation);
+  if (scenario_.sabotage == Sabotage::kWrongResumeStep) ++chosen.step;
+  queue_.Push(
+      {.when_ns = DiskTime(), .what = What::kResumeChosen, .slot = chosen_.Put(std::move(chosen))});
 }
 
 void World::Do(coordinator::CommitCheckpoint& effect) {
   checker_.Committing(effect, disk_);
+  if (scenario_.sabotage == Sabotage::kDiskNeverCommits) return;
   queue_.Push({.when_ns = DiskTime(),
                .what = What::kCheckpointStored,
                .id = static_cast<uint32_t>(effect.generation),

@@ -211,6 +211,7 @@ void World::KillNode(SimNode& node) {
   node.stream = 0;
   node.keeper = 0;
   node.agent_alive = false;
+  node.agent_paused_until_ns = 0;
   node.up = false;
   if (random_.Chance(kNeverReturns)) return;
   const int64_t returns_ns = now_ns_ + random_.Between(kReturnMinNs, kReturnMaxNs);

@@ -26,7 +26,7 @@ void World::SpawnKeeper(SimNode& node, const v1::StartWorkers& order, int64_t le
   keeper.agent = node.agent_number;
   keeper.generation = order.generation();
   keeper.first_rank = order.first_rank();
-  keeper.lease_until_ns = lease_ns == 0 ? 0 : now_ns_ + lease_ns;
+  SetLease(keeper, lease_ns == 0 ? 0 : now_ns_ + lease_ns);
   node.keeper = keeper.id;
   Gang& gang = GangOf(order, &keeper.gang);
   checker_.NodeStarts(order, gang);
@@ -60,6 +60,11 @@ void World::SpawnKeeper(SimNode& node, const v1::StartWorkers& order, int64_t le
     TellAgent(keeper, std::move(fact));
   }
   ArmKeeper(keeper);
+}
+
+void World::SetLease(SimKeeper& keeper, int64_t until_ns) {
+  if (scenario_.sabotage == Sabotage::kKeepersIgnoreLeases) return;
+  keeper.lease_until_ns = until_ns;
 }
 
 void World::CheckDeadlines(SimKeeper& keeper) {

@@ -1,0 +1,43 @@
+// The simulator notices when the control plane's guards are taken away: each invariant that the
+// world observes can fail.
+#include "launcher/sim/world.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <string>
+
+namespace ddprun::sim {
+namespace {
+
+// The first violation in these seeds when the world is broken in this way; "" when none is seen.
+std::string FirstViolation(Sabotage sabotage, uint64_t seeds) {
+  for (uint64_t seed = 0; seed < seeds; ++seed) {
+    Scenario scenario = MakeScenario(seed, 0, {});
+    scenario.sabotage = sabotage;
+    Disk disk(0);
+    Trace trace(false);
+    const JobReport report = World(scenario, {}, disk, trace).Run();
+    if (!report.violation.empty()) return report.violation;
+  }
+  return "";
+}
+
+TEST(World, IsQuietWhenNothingIsSabotaged) {
+  EXPECT_EQ(FirstViolation(Sabotage::kNone, 30), "");
+}
+
+TEST(World, SeesTwoGenerationsWhenKeepersIgnoreTheirLeases) {
+  EXPECT_THAT(FirstViolation(Sabotage::kKeepersIgnoreLeases, 200), testing::HasSubstr("I1: "));
+}
+
+TEST(World, SeesAStallWhenTheDiskNeverAnswers) {
+  EXPECT_THAT(FirstViolation(Sabotage::kDiskNeverCommits, 20), testing::HasSubstr("I4: "));
+}
+
+TEST(World, SeesAResumeStepThatWasNeverCommitted) {
+  EXPECT_THAT(FirstViolation(Sabotage::kWrongResumeStep, 5), testing::HasSubstr("I2: "));
+}
+
+}  // namespace
+}  // namespace ddprun::sim
