@@ -27,6 +27,8 @@ namespace {
 constexpr char kEraseLine[] = "\r\x1b[K";
 constexpr size_t kDefaultColumns = 80;
 constexpr auto kLastWords = std::chrono::seconds(1);
+// A thread that only waits for its reader ends at once when it is told to.
+constexpr auto kGivingUp = std::chrono::milliseconds(200);
 
 bool ShowsStatus(int fd) {
   const char* term = getenv("TERM");
@@ -65,7 +67,8 @@ class Shared {
   std::condition_variable progressed;
   std::map<std::string, LineSplitter> splitters;
   std::string status_wanted;
-  bool stopping = false;
+  bool stopping = false;   // all that waits is still to be written
+  bool giving_up = false;  // no more
   bool finished = false;
 
  private:
@@ -121,7 +124,7 @@ void Shared::Run() {
     {
       std::lock_guard lock(mutex);
       something = Refill();
-      if (stopping && !something) {
+      if (giving_up || (stopping && !something)) {
         finished = true;
         progressed.notify_all();
         return;
@@ -164,8 +167,13 @@ Console::~Console() {
   shared.status_wanted.clear();
   shared.stopping = true;
   shared.Wake();
-  const bool finished =
-      shared.progressed.wait_for(lock, kLastWords, [&shared] { return shared.finished; });
+  const auto is_finished = [&shared] { return shared.finished; };
+  if (!shared.progressed.wait_for(lock, kLastWords, is_finished)) {
+    shared.giving_up = true;
+    shared.Wake();
+    shared.progressed.wait_for(lock, kGivingUp, is_finished);
+  }
+  const bool finished = shared.finished;
   lock.unlock();
   if (finished) {
     impl_->writer.join();

@@ -89,13 +89,16 @@ std::string AddressOf(Running& coordinator) {
 // S22, L28: two agents over TCP with uneven numbers of workers; the code of the worker at fault
 // arrives.
 TEST(ApartTest, CoordinatorAndAgentsRunAJobOverTcp) {
+  // Rank 4 ends when all have spoken, since its failure ends the others.
+  const std::string script =
+      "echo rank $RANK of $WORLD_SIZE local $LOCAL_WORLD_SIZE; : > up.$RANK; [ $RANK = 4 ] || exit "
+      "0; "
+      "until [ -e up.0 -a -e up.1 -a -e up.2 -a -e up.3 ]; do sleep 0.01; done; exit ";
   for (const int code : {0, 7}) {
     Folder folder;
     Running coordinator(
         {DdprunPath(), "coordinator", "--listen", "127.0.0.1:0", "--nnodes", "2", "--run-dir", "r",
-         "--max-restarts", "0", "--", "sh", "-c",
-         "echo rank $RANK of $WORLD_SIZE local $LOCAL_WORLD_SIZE; if [ $RANK = 4 ]; then exit " +
-             std::to_string(code) + "; fi"},
+         "--max-restarts", "0", "--", "sh", "-c", script + std::to_string(code)},
         folder.path());
     const std::string address = AddressOf(coordinator);
     Running first({DdprunPath(), "agent", "--coordinator", address, "--nproc", "2", "--node", "n1"},
