@@ -47,11 +47,18 @@ std::string Ranks(const Options& options, const RunPlan& plan) {
     return absl::StrCat("ranks: on ", spec.nodes_min(), " to ", spec.nodes_max(),
                         " nodes, on each ", each, ", in the order in which the nodes come\n");
   }
+  // Which GPU a program takes is its own decision, by LOCAL_RANK as a rule.
+  const bool shows_gpu = spec.device() == "cuda" && !spec.train_config_json().empty();
   std::string text = "ranks:\n";
   for (uint32_t rank = 0; rank < std::min(plan.world_size, kRanksShown); ++rank) {
     absl::StrAppend(&text, "  RANK=", rank, " LOCAL_RANK=", rank, " WORLD_SIZE=", plan.world_size,
-                    " LOCAL_WORLD_SIZE=", plan.world_size, " on this node, ",
-                    spec.device() == "cuda" ? absl::StrCat("GPU ", rank) : "cpu", "\n");
+                    " LOCAL_WORLD_SIZE=", plan.world_size, " on this node");
+    if (shows_gpu) {
+      const bool chosen = rank < static_cast<uint32_t>(spec.gpus_size());
+      absl::StrAppend(&text, ", GPU ",
+                      chosen ? spec.gpus(static_cast<int>(rank)) : absl::StrCat(rank));
+    }
+    text += "\n";
   }
   if (plan.world_size > kRanksShown) {
     absl::StrAppend(&text, "  … and ", plan.world_size - kRanksShown, " more\n");
@@ -75,10 +82,10 @@ std::string Configuration(const std::string& config_json) {
 
 std::string DryRunText(const Options& options, const RunPlan& plan, const Surroundings& here) {
   const v1::JobSpec& spec = plan.spec;
-  std::string text = absl::StrCat("job ", spec.job_id(), spec.resume() ? " (resumed)" : "", "\n",
-                                  "run folder: ", spec.run_dir(), "\n",
-                                  "each worker executes: ", CommandText(plan, here), "\n",
-                                  "in: ", spec.working_dir(), "\n");
+  std::string text = absl::StrCat(
+      "job ", spec.job_id(), spec.resume() ? " (resumed)" : "", "\n",
+      "run folder: ", spec.run_dir(), "\n", "each worker executes: ", CommandText(plan, here), "\n",
+      "in: ", spec.working_dir(), "\n", "device: ", spec.device(), "\n");
   absl::StrAppend(&text, Ranks(options, plan));
   absl::StrAppend(
       &text, "restarts: at most ", spec.restart().max_restarts(), "; grace ", spec.grace_seconds(),
