@@ -1,0 +1,255 @@
+// The agent's core: leases, links and the one generation that it may run.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+#include "launcher/agent/core.h"
+
+namespace ddprun::agent {
+namespace {
+
+constexpr int64_t kSecondNs = 1'000'000'000;
+
+class CoreAgent : public testing::Test {
+ protected:
+  void Do(const Event& event) { effects_ = Step(state_, event, now_ns_); }
+  // As the coordinator of that link would number it.
+  void Hear(v1::CoordinatorMessage message) {
+    if (!message.has_welcome() && !message.has_heartbeat_answer()) message = link_.Send(message);
+    Do(CoordinatorSaid{message, 0, 0});
+  }
+  void Welcome(uint64_t link = 1, double lease_seconds = 3) {
+    v1::CoordinatorMessage message;
+    auto* welcome = message.mutable_welcome();
+    welcome->set_job_id("job");
+    welcome->set_leader_token("token");
+    welcome->set_lease_seconds(lease_seconds);
+    welcome->set_heartbeat_seconds(lease_seconds / 4);
+    welcome->set_link(link);
+    if (link != state_.link_number) link_ = ReliableLink<v1::CoordinatorMessage>();
+    Hear(message);
+  }
+  void Answer(uint64_t sequence) {
+    v1::CoordinatorMessage message;
+    message.mutable_heartbeat_answer()->set_sequence(sequence);
+    Hear(message);
+  }
+  void Attach(uint64_t link = 1) {
+    Do(Connected{});
+    Welcome(link);
+    Answer(state_.heartbeat_sequence);
+  }
+  static v1::CoordinatorMessage StartOf(uint64_t generation) {
+    v1::CoordinatorMessage message;
+    message.mutable_start_workers()->set_generation(generation);
+    message.mutable_start_workers()->set_local_world_size(1);
+    return message;
+  }
+  static v1::CoordinatorMessage StopOf(uint64_t generation) {
+    v1::CoordinatorMessage message;
+    message.mutable_stop_workers()->set_generation(generation);
+    message.mutable_stop_workers()->set_mode(v1::StopWorkers::ABORT);
+    return message;
+  }
+  static v1::CoordinatorMessage ValueOf(uint64_t generation) {
+    v1::CoordinatorMessage message;
+    message.mutable_value()->set_generation(generation);
+    return message;
+  }
+  static v1::AgentMessage StartedFact(uint64_t generation) {
+    v1::AgentMessage fact;
+    fact.mutable_worker_started()->set_generation(generation);
+    return fact;
+  }
+  template <typename T>
+  int Count() const {
+    return static_cast<int>(std::count_if(effects_.begin(), effects_.end(), [](const Effect& e) {
+      return std::holds_alternative<T>(e);
+    }));
+  }
+  template <typename T>
+  const T& Only() const {
+    static const T kNone{};
+    EXPECT_EQ(Count<T>(), 1);
+    for (const Effect& effect : effects_) {
+      if (const T* found = std::get_if<T>(&effect)) return *found;
+    }
+    return kNone;
+  }
+  // Facts, without heartbeats.
+  int CountFacts() const {
+    return static_cast<int>(std::count_if(effects_.begin(), effects_.end(), [](const Effect& e) {
+      const SendUp* up = std::get_if<SendUp>(&e);
+      return up != nullptr && up->message.sequence() != 0;
+    }));
+  }
+
+  State state_;
+  int64_t now_ns_ = 100 * kSecondNs;
+  std::vector<Effect> effects_;
+  ReliableLink<v1::CoordinatorMessage> link_;
+};
+
+TEST_F(CoreAgent, StartsAGenerationUnderItsLease) {
+  Attach();
+  now_ns_ += kSecondNs;
+  Hear(StartOf(1));
+  EXPECT_EQ(Only<SpawnKeeper>().lease_milliseconds, 2000);
+}
+
+// The lease counts from the sending of the heartbeat that was answered, not from the answer.
+TEST_F(CoreAgent, RenewsTheLeaseFromWhenTheHeartbeatWasSent) {
+  Attach();
+  Hear(StartOf(1));
+  now_ns_ += 750'000'000;
+  Do(TimePassed{});
+  const uint64_t heartbeat = state_.heartbeat_sequence;
+  now_ns_ += kSecondNs;
+  Answer(heartbeat);
+  EXPECT_EQ(Only<RenewLease>().milliseconds, 2000);
+  Answer(heartbeat);  // doubled on the way
+  EXPECT_EQ(Count<RenewLease>(), 0);
+}
+
+TEST_F(CoreAgent, KillsItsWorkersWhenTheLeaseIsOver) {
+  Attach();
+  Hear(StartOf(1));
+  now_ns_ += 3 * kSecondNs;
+  Do(TimePassed{});
+  EXPECT_EQ(Only<OrderKeeper>().order.mode(), v1::StopWorkers::KILL);
+}
+
+// Simulator seed 49: an order that overtook Welcome was carried out without a lease.
+TEST_F(CoreAgent, DoesNothingBeforeItsWelcome) {
+  Do(Connected{});
+  Hear(StartOf(1));
+  EXPECT_TRUE(effects_.empty());
+  EXPECT_EQ(state_.link.last_received(), 0u);
+  EXPECT_FALSE(state_.pending);
+}
+
+// Simulator seed 215: the lease was over when the order came; then the coordinator had given this
+// node up.
+TEST_F(CoreAgent, ForgetsAWaitingOrderWhenItIsWelcomedAnew) {
+  Attach(1);
+  now_ns_ += 10 * kSecondNs;
+  Hear(StartOf(1));
+  EXPECT_EQ(Count<SpawnKeeper>(), 0);
+  EXPECT_TRUE(state_.pending);
+  Do(Disconnected{"broke"});
+  Attach(2);
+  EXPECT_EQ(Count<SpawnKeeper>(), 0);
+  EXPECT_FALSE(state_.pending);
+}
+
+// A pause shorter than the coordinator's patience costs nothing: the order waits for the next
+// answer.
+TEST_F(CoreAgent, KeepsAWaitingOrderWhileTheLeaseIsRenewed) {
+  Attach();
+  now_ns_ += 3 * kSecondNs + 500'000'000;
+  Hear(StartOf(1));
+  EXPECT_EQ(Count<SpawnKeeper>(), 0);
+  Do(TimePassed{});
+  Answer(state_.heartbeat_sequence);
+  EXPECT_EQ(Only<SpawnKeeper>().order.generation(), 1u);
+}
+
+// Simulator seed 1814: the first Welcome of a new link was lost; the second says the same.
+TEST_F(CoreAgent, BeginsTheLinkAnewAlsoWhenTheFirstWelcomeWasLost) {
+  Attach(1);
+  Hear(StartOf(1));
+  Do(KeeperSaid{1, StartedFact(1)});
+  EXPECT_EQ(CountFacts(), 1);
+  Do(Disconnected{"broke"});
+  Do(Connected{});  // its Welcome of link 2 is lost
+  Do(Disconnected{"broke again"});
+  Do(Connected{});
+  EXPECT_EQ(Only<SendUp>().message.hello().link(), 1u);
+  Welcome(2);
+  EXPECT_EQ(state_.link.last_received(), 0u);
+  EXPECT_EQ(CountFacts(), 0);  // what the old link held is of no use any more
+  Do(KeeperSaid{1, StartedFact(1)});
+  EXPECT_EQ(Only<SendUp>().message.sequence(), 1u);
+}
+
+// The same link is not begun anew by a second Welcome: facts are repeated under their numbers.
+TEST_F(CoreAgent, RepeatsItsFactsAfterANewStream) {
+  Attach(1);
+  Hear(StartOf(1));
+  Do(KeeperSaid{1, StartedFact(1)});
+  Do(Disconnected{"broke"});
+  Do(KeeperSaid{1, StartedFact(1)});
+  EXPECT_EQ(CountFacts(), 0);
+  Do(Connected{});
+  Welcome(1);
+  EXPECT_EQ(CountFacts(), 2);
+}
+
+TEST_F(CoreAgent, HoldsOneGenerationAndNeverAnOlderOne) {
+  Attach();
+  Hear(StartOf(2));
+  Hear(StartOf(1));
+  EXPECT_TRUE(effects_.empty());
+  Hear(StartOf(3));
+  EXPECT_EQ(Only<OrderKeeper>().order.mode(), v1::StopWorkers::KILL);
+  EXPECT_EQ(Count<SpawnKeeper>(), 0);
+  Do(KeeperGone{2, false, "gone", {}});
+  EXPECT_EQ(Only<SpawnKeeper>().order.generation(), 3u);
+}
+
+// A generation that was stopped before it began here cannot begin any more.
+TEST_F(CoreAgent, ReportsAnUnknownGenerationAsStoppedAndNeverStartsIt) {
+  Attach();
+  Hear(StopOf(4));
+  EXPECT_EQ(Only<SendUp>().message.generation_stopped().generation(), 4u);
+  Hear(StartOf(4));
+  EXPECT_EQ(Count<SpawnKeeper>(), 0);
+}
+
+// L26: workers hear nothing of another generation.
+TEST_F(CoreAgent, PassesOnOnlyWhatIsOfTheRunningGeneration) {
+  Attach();
+  Hear(StartOf(2));
+  Hear(ValueOf(1));
+  EXPECT_TRUE(effects_.empty());
+  Hear(ValueOf(2));
+  EXPECT_EQ(Count<TellWorker>(), 1);
+  Hear(ValueOf(3));
+  EXPECT_TRUE(effects_.empty());
+}
+
+TEST_F(CoreAgent, WithoutALeaseEndsItsWorkersWhenTheStreamBreaks) {
+  Do(Connected{});
+  Welcome(1, 0);
+  Hear(StartOf(1));
+  EXPECT_EQ(Only<SpawnKeeper>().lease_milliseconds, 0);
+  Do(Disconnected{"broke"});
+  EXPECT_EQ(Only<OrderKeeper>().order.mode(), v1::StopWorkers::ABORT);
+  Do(KeeperGone{1, false, "gone", {}});
+  EXPECT_EQ(Only<End>().exit_code, 1);
+}
+
+// L19: an agent whose coordinator never comes back ends.
+TEST_F(CoreAgent, GivesUpAfterAMinuteWithoutACoordinator) {
+  Attach();
+  Do(Disconnected{"broke"});
+  now_ns_ = NextDeadlineNs(state_);
+  EXPECT_EQ(now_ns_, 160 * kSecondNs);
+  Do(TimePassed{});
+  EXPECT_EQ(Only<End>().exit_code, 1);
+}
+
+TEST_F(CoreAgent, EndsWithTheJobWhenNothingRunsAnyMore) {
+  Attach();
+  Hear(StartOf(1));
+  v1::CoordinatorMessage ended;
+  ended.mutable_job_ended()->set_status("succeeded");
+  Hear(ended);
+  EXPECT_EQ(Count<End>(), 0);
+  Do(KeeperGone{1, false, "gone", {}});
+  EXPECT_EQ(Only<End>().exit_code, 0);
+}
+
+}  // namespace
+}  // namespace ddprun::agent
