@@ -90,9 +90,8 @@ std::string ProgressLine(const Progress& p) {
   if (p.total_steps > 0) absl::StrAppend(&line, "/", p.total_steps);
   if (p.has_loss) absl::StrAppend(&line, absl::StrFormat(", loss %.4g", p.loss));
   if (p.samples_per_second > 0) {
-    absl::StrAppend(
-        &line, absl::StrFormat(p.samples_per_second < 100 ? ", %.1f samples/s" : ", %.0f samples/s",
-                               p.samples_per_second));
+    const int digits = p.samples_per_second < 100 ? 1 : 0;
+    absl::StrAppend(&line, absl::StrFormat(", %.*f samples/s", digits, p.samples_per_second));
   }
   if (p.total_steps > p.step && p.steps_per_second > 0) {
     const auto left = static_cast<double>(p.total_steps - p.step);

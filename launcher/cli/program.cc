@@ -38,7 +38,7 @@ absl::Status NotExecutable(const std::string& path) {
 absl::StatusOr<std::string> FindProgram(const std::string& name, const std::string& path_variable,
                                         const std::string& working_dir) {
   if (absl::StrContains(name, '/')) {
-    const std::string path = From(working_dir, name);
+    std::string path = From(working_dir, name);
     switch (Look(path)) {
       case Kind::kExecutable:
         return path;
@@ -53,9 +53,8 @@ absl::StatusOr<std::string> FindProgram(const std::string& name, const std::stri
   std::string not_executable;
   for (absl::string_view folder : absl::StrSplit(path_variable, ':')) {
     // An empty entry of PATH means the working directory.
-    const std::string path = folder.empty()
-                                 ? From(working_dir, name)
-                                 : From(working_dir, JoinPath(std::string(folder), name));
+    std::string path = folder.empty() ? From(working_dir, name)
+                                      : From(working_dir, JoinPath(std::string(folder), name));
     const Kind kind = Look(path);
     if (kind == Kind::kExecutable) return path;
     if (kind == Kind::kNotExecutable && not_executable.empty()) not_executable = path;

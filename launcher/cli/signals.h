@@ -15,8 +15,8 @@ void BlockSignals();
 class SignalThread {
  public:
   // `on_tick` (may be null) is called every `tick_seconds` by the same thread.
-  SignalThread(std::function<void(int)> on_signal, std::function<void()> on_tick = nullptr,
-               int tick_seconds = 0);
+  explicit SignalThread(std::function<void(int)> on_signal, std::function<void()> on_tick = nullptr,
+                        int tick_seconds = 0);
   ~SignalThread();  // no call after this
   SignalThread(const SignalThread&) = delete;
   SignalThread& operator=(const SignalThread&) = delete;
