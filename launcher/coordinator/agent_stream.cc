@@ -1,152 +1,96 @@
-// One attached agent: a bidirectional stream on gRPC's callback threads.
+// One attached agent: gRPC's thread reads, a thread of the stream's own writes.
+#include <atomic>
+#include <thread>
+
+#include "common/mailbox.h"
 #include "launcher/coordinator/services.h"
 
 namespace ddprun::coordinator {
 
-// Deletes itself in OnDone. The mutex guards the write queue; reads come one at a time.
-class AgentStream final : public grpc::ServerBidiReactor<v1::AgentMessage, v1::CoordinatorMessage> {
+class AgentStream {
  public:
-  // An agent that takes nothing for so long is as good as gone; its lease says the same.
-  static constexpr size_t kQueueMax = 200000;
+  using Stream = grpc::ServerReaderWriter<v1::CoordinatorMessage, v1::AgentMessage>;
 
-  AgentStream(AgentStreams& streams, std::function<void(Event)> post)
-      : streams_(streams), post_(std::move(post)) {
-    StartRead(&incoming_);
-  }
-
-  void OnReadDone(bool ok) override {
-    if (!ok) return Leave();
-    if (node_.empty()) {
-      if (!incoming_.has_hello() || incoming_.hello().node().empty()) {
-        return EndOnce(grpc::Status(grpc::StatusCode::INVALID_ARGUMENT,
-                                    "the first message must be Hello with a node name"));
+  AgentStream(grpc::ServerContext* context, Stream* stream) : context_(context) {
+    writer_ = std::thread([this, stream] {
+      while (std::optional<v1::CoordinatorMessage> message = outgoing_.Take(std::nullopt)) {
+        if (!stream->Write(*message)) return;
       }
-      node_ = incoming_.hello().node();
-      incarnation_ = incoming_.hello().incarnation();
-      streams_.Add(node_, incarnation_, this);
-    }
-    post_(NodeMessage{node_, incarnation_, std::move(incoming_)});
-    incoming_.Clear();
-    StartRead(&incoming_);
+      if (cut_) context_->TryCancel();
+    });
   }
 
-  void Send(v1::CoordinatorMessage message) {
-    std::lock_guard lock(mutex_);
-    if (closing_ || queue_.size() >= kQueueMax) return;
-    queue_.push_back(std::move(message));
-    if (queue_.size() == 1) StartWrite(&queue_.front());
+  void Send(v1::CoordinatorMessage message) { outgoing_.Post(std::move(message)); }
+  void Close(bool cut) {
+    cut_ = cut_ || cut;
+    outgoing_.Close();
   }
-
-  void OnWriteDone(bool ok) override {
-    bool end = false;
-    {
-      std::lock_guard lock(mutex_);
-      queue_.pop_front();
-      if (!ok) queue_.clear();
-      if (!queue_.empty()) {
-        StartWrite(&queue_.front());
-      } else {
-        end = closing_;
-      }
-    }
-    if (end) EndOnce(grpc::Status::OK);
-  }
-
-  // After what is queued.
-  void Close() {
-    bool end = false;
-    {
-      std::lock_guard lock(mutex_);
-      closing_ = true;
-      end = queue_.empty();
-    }
-    if (end) EndOnce(grpc::Status::OK);
-  }
-
-  void OnCancel() override { Leave(); }
-  void OnDone() override {
-    Leave();
-    delete this;
+  // Before gRPC takes context and stream away.
+  void Join() {
+    outgoing_.Close();
+    writer_.join();
   }
 
  private:
-  void Leave() {
-    {
-      std::lock_guard lock(mutex_);
-      if (left_) return;
-      left_ = true;
-    }
-    if (!node_.empty() && streams_.Remove(node_, incarnation_, this)) {
-      post_(NodeDetached{node_, incarnation_, "its connection broke"});
-    }
-    EndOnce(grpc::Status::OK);
-  }
-
-  void EndOnce(const grpc::Status& status) {
-    {
-      std::lock_guard lock(mutex_);
-      closing_ = true;
-      if (ended_) return;
-      ended_ = true;
-    }
-    grpc::ServerBidiReactor<v1::AgentMessage, v1::CoordinatorMessage>::Finish(status);
-  }
-
-  AgentStreams& streams_;
-  std::function<void(Event)> post_;
-  std::string node_;
-  std::string incarnation_;
-  v1::AgentMessage incoming_;
-  std::mutex mutex_;
-  std::deque<v1::CoordinatorMessage> queue_;
-  bool closing_ = false;
-  bool left_ = false;
-  bool ended_ = false;
+  grpc::ServerContext* context_;
+  Mailbox<v1::CoordinatorMessage> outgoing_;
+  std::atomic<bool> cut_{false};
+  std::thread writer_;
 };
 
 void AgentStreams::Add(const std::string& node, const std::string& incarnation,
-                       AgentStream* stream) {
+                       std::shared_ptr<AgentStream> stream) {
   std::lock_guard lock(mutex_);
-  streams_[{node, incarnation}] = stream;
+  streams_[{node, incarnation}] = std::move(stream);
 }
 
 bool AgentStreams::Remove(const std::string& node, const std::string& incarnation,
-                          AgentStream* stream) {
+                          const AgentStream* stream) {
   std::lock_guard lock(mutex_);
   auto found = streams_.find({node, incarnation});
-  if (found == streams_.end() || found->second != stream) return false;
+  if (found == streams_.end() || found->second.get() != stream) return false;
   streams_.erase(found);
   return true;
 }
 
 void AgentStreams::Send(const std::string& node, const std::string& incarnation,
                         v1::CoordinatorMessage message) {
-  // The lock is held across the call, so that the stream cannot be deleted meanwhile (OnDone
-  // removes it first).
   std::lock_guard lock(mutex_);
   auto found = streams_.find({node, incarnation});
   if (found != streams_.end()) found->second->Send(std::move(message));
 }
 
-void AgentStreams::Close(const std::string& node, const std::string& incarnation) {
-  AgentStream* stream = nullptr;
-  {
-    std::lock_guard lock(mutex_);
-    auto found = streams_.find({node, incarnation});
-    if (found == streams_.end()) return;
-    stream = found->second;
-    stream->Close();
-  }
+void AgentStreams::Close(const std::string& node, const std::string& incarnation, bool cut) {
+  std::lock_guard lock(mutex_);
+  auto found = streams_.find({node, incarnation});
+  if (found != streams_.end()) found->second->Close(cut);
 }
 
 void AgentStreams::CloseAll() {
   std::lock_guard lock(mutex_);
-  for (auto& [key, stream] : streams_) stream->Close();
+  for (auto& [key, stream] : streams_) stream->Close(false);
 }
 
-grpc::ServerBidiReactor<v1::AgentMessage, v1::CoordinatorMessage>* AgentServiceImpl::Attach(
-    grpc::CallbackServerContext* /*context*/) {
-  return new AgentStream(streams_, post_);
+grpc::Status AgentServiceImpl::Attach(grpc::ServerContext* context, AgentStream::Stream* stream) {
+  v1::AgentMessage message;
+  if (!stream->Read(&message)) return grpc::Status::OK;
+  if (!message.has_hello() || message.hello().node().empty()) {
+    return grpc::Status(grpc::StatusCode::INVALID_ARGUMENT,
+                        "the first message must be Hello with a node name");
+  }
+  const std::string node = message.hello().node();
+  const std::string incarnation = message.hello().incarnation();
+  auto self = std::make_shared<AgentStream>(context, stream);
+  streams_.Add(node, incarnation, self);
+  do {
+    post_(NodeMessage{node, incarnation, std::move(message)});
+    message.Clear();
+  } while (stream->Read(&message));
+  if (streams_.Remove(node, incarnation, self.get())) {
+    post_(NodeDetached{node, incarnation, "its connection broke"});
+  }
+  self->Join();
+  return grpc::Status::OK;
 }
 
 }  // namespace ddprun::coordinator

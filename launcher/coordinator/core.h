@@ -79,6 +79,7 @@ struct SendToNode {
 struct CloseNode {
   std::string node;
   std::string incarnation;
+  bool cut = false;  // end the stream from here; otherwise the agent ends it, having read why
 };
 struct RecordEvent {
   nlohmann::ordered_json event;  // without `t`, which the shell adds

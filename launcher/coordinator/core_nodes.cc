@@ -127,7 +127,7 @@ void LoseNode(Turn& turn, std::string name, const std::string& reason) {
   const bool live = turn.IsMember(name) && !found->second.stopped;
   s.nodes.erase(found);
   turn.Record("node_lost", {{"node", name}, {"reason", reason}});
-  turn.out.push_back(CloseNode{name, incarnation});
+  turn.out.push_back(CloseNode{name, incarnation, /*cut=*/true});
   if (!live) return;
   if (s.phase == Phase::kRunning) {
     s.generation.node_lost = true;

@@ -167,7 +167,7 @@ class CoordinatorServer::Impl {
     }
     streams_.Send(e.node, e.incarnation, std::move(e.message));
   }
-  void Do(CloseNode& e) { streams_.Close(e.node, e.incarnation); }
+  void Do(CloseNode& e) { streams_.Close(e.node, e.incarnation, e.cut); }
   void Do(RecordEvent& e) {
     absl::Status status;
     std::string line = folder_->AppendEvent(e.event, RealSeconds(), &status);

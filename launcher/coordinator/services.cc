@@ -1,68 +1,10 @@
 #include "launcher/coordinator/services.h"
 
 #include <algorithm>
-#include <atomic>
 
 namespace ddprun::coordinator {
-namespace {
-
-// Writes events from `next_` on as they come; ends when the feed ends. Deletes itself in OnDone.
-class Watcher final : public grpc::ServerWriteReactor<v1::EventRecord> {
- public:
-  Watcher(EventFeed& feed, uint64_t from) : feed_(feed), next_(from), alive_(new Alive{this}) {
-    Pump();
-  }
-  void OnWriteDone(bool ok) override {
-    if (!ok) return EndOnce();
-    Pump();
-  }
-  void OnCancel() override { EndOnce(); }
-  void OnDone() override {
-    {
-      std::lock_guard lock(alive_->mutex);
-      alive_->watcher = nullptr;
-    }
-    delete this;
-  }
-
- private:
-  // Outlives the watcher, for callbacks of the feed that come late. Recursive, because the feed may
-  // call back at once.
-  struct Alive {
-    explicit Alive(Watcher* w) : watcher(w) {}
-    std::recursive_mutex mutex;
-    Watcher* watcher;
-  };
-
-  void Pump() {
-    bool ended = false;
-    if (feed_.Get(next_, &record_, &ended)) {
-      next_ = record_.index() + 1;
-      StartWrite(&record_);
-    } else if (ended) {
-      EndOnce();
-    } else {
-      feed_.WhenReady(next_, [alive = alive_] {
-        std::lock_guard lock(alive->mutex);
-        if (alive->watcher != nullptr) alive->watcher->Pump();
-      });
-    }
-  }
-  void EndOnce() {
-    if (!ended_.exchange(true)) Finish(grpc::Status::OK);
-  }
-
-  EventFeed& feed_;
-  uint64_t next_;
-  v1::EventRecord record_;
-  std::atomic<bool> ended_{false};
-  std::shared_ptr<Alive> alive_;
-};
-
-}  // namespace
 
 void EventFeed::Append(std::string json) {
-  std::vector<std::function<void()>> waiting;
   {
     std::lock_guard lock(mutex_);
     events_.push_back(std::move(json));
@@ -70,65 +12,52 @@ void EventFeed::Append(std::string json) {
       events_.pop_front();
       ++first_;
     }
-    waiting.swap(waiting_);
   }
-  for (auto& reader : waiting) reader();
+  changed_.notify_all();
 }
 
 void EventFeed::End() {
-  std::vector<std::function<void()>> waiting;
   {
     std::lock_guard lock(mutex_);
     ended_ = true;
-    waiting.swap(waiting_);
   }
-  for (auto& reader : waiting) reader();
+  changed_.notify_all();
 }
 
-void EventFeed::WhenReady(uint64_t index, std::function<void()> reader) {
-  {
-    std::lock_guard lock(mutex_);
-    if (!ended_ && index >= first_ + events_.size()) {
-      waiting_.push_back(std::move(reader));
-      return;
-    }
-  }
-  reader();
-}
-
-bool EventFeed::Get(uint64_t index, v1::EventRecord* record, bool* ended) {
-  std::lock_guard lock(mutex_);
+bool EventFeed::Wait(uint64_t index, v1::EventRecord* record) {
+  std::unique_lock lock(mutex_);
+  changed_.wait(lock, [&] { return ended_ || index < first_ + events_.size(); });
   index = std::max(index, first_);
-  if (index < first_ + events_.size()) {
-    record->set_index(index);
-    record->set_json(events_[index - first_]);
-    return true;
-  }
-  *ended = ended_;
-  return false;
+  if (index >= first_ + events_.size()) return false;
+  record->set_index(index);
+  record->set_json(events_[index - first_]);
+  return true;
 }
 
-grpc::ServerUnaryReactor* CoordinatorServiceImpl::Submit(grpc::CallbackServerContext* context,
-                                                         const v1::SubmitRequest* request,
-                                                         v1::SubmitResponse* response) {
-  auto* reactor = context->DefaultReactor();
+grpc::Status CoordinatorServiceImpl::Submit(grpc::ServerContext* /*context*/,
+                                            const v1::SubmitRequest* request,
+                                            v1::SubmitResponse* response) {
   response->set_job_id(request->spec().job_id());
-  reactor->Finish(handlers_.submit(request->spec()));
-  return reactor;
+  return handlers_.submit(request->spec());
 }
 
-grpc::ServerWriteReactor<v1::EventRecord>* CoordinatorServiceImpl::Watch(
-    grpc::CallbackServerContext* /*context*/, const v1::WatchRequest* request) {
-  return new Watcher(feed_, request->from_index());
+// A watcher that went away is noticed at the next event; the feed's end frees the last of them.
+grpc::Status CoordinatorServiceImpl::Watch(grpc::ServerContext* /*context*/,
+                                           const v1::WatchRequest* request,
+                                           grpc::ServerWriter<v1::EventRecord>* writer) {
+  v1::EventRecord record;
+  for (uint64_t next = request->from_index(); feed_.Wait(next, &record);
+       next = record.index() + 1) {
+    if (!writer->Write(record)) break;
+  }
+  return grpc::Status::OK;
 }
 
-grpc::ServerUnaryReactor* CoordinatorServiceImpl::Control(grpc::CallbackServerContext* context,
-                                                          const v1::ControlRequest* request,
-                                                          v1::ControlResponse* /*response*/) {
-  auto* reactor = context->DefaultReactor();
+grpc::Status CoordinatorServiceImpl::Control(grpc::ServerContext* /*context*/,
+                                             const v1::ControlRequest* request,
+                                             v1::ControlResponse* /*response*/) {
   handlers_.control(ControlAsked{request->action(), request->signal()});
-  reactor->Finish(grpc::Status::OK);
-  return reactor;
+  return grpc::Status::OK;
 }
 
 }  // namespace ddprun::coordinator

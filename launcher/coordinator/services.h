@@ -1,11 +1,14 @@
 // gRPC's side of the coordinator: streams that translate and post, and nothing else.
 //
-// AgentStreams keeps the open streams by (node, incarnation); Send queues on a stream and never
-// blocks. Thread-safe.
+// Each attached agent has two threads: gRPC's own, which reads, and one that writes what is queued.
+// (gRPC's callback API needs fewer threads, but its pollers wake several times a second on an idle
+// machine.) AgentStreams keeps the open streams by (node, incarnation); Send queues on a stream and
+// never blocks. Thread-safe.
 #pragma once
 
 #include <grpcpp/grpcpp.h>
 
+#include <condition_variable>
 #include <deque>
 #include <functional>
 #include <map>
@@ -13,7 +16,6 @@
 #include <mutex>
 #include <string>
 #include <utility>
-#include <vector>
 
 #include "ddprun/v1/agent.grpc.pb.h"
 #include "ddprun/v1/coordinator.grpc.pb.h"
@@ -25,26 +27,29 @@ class AgentStream;
 
 class AgentStreams {
  public:
-  void Add(const std::string& node, const std::string& incarnation, AgentStream* stream);
+  void Add(const std::string& node, const std::string& incarnation,
+           std::shared_ptr<AgentStream> stream);
   // Removes this very stream; false when a newer one of the same agent has replaced it.
-  bool Remove(const std::string& node, const std::string& incarnation, AgentStream* stream);
+  bool Remove(const std::string& node, const std::string& incarnation, const AgentStream* stream);
   void Send(const std::string& node, const std::string& incarnation,
             v1::CoordinatorMessage message);
-  // Ends the stream after what is queued. The agent reads an end of stream.
-  void Close(const std::string& node, const std::string& incarnation);
+  // Sends what is queued and nothing more. `cut` also ends the stream, for an agent that may not
+  // end it itself.
+  void Close(const std::string& node, const std::string& incarnation, bool cut);
   void CloseAll();
 
  private:
   std::mutex mutex_;
-  std::map<std::pair<std::string, std::string>, AgentStream*> streams_;
+  std::map<std::pair<std::string, std::string>, std::shared_ptr<AgentStream>> streams_;
 };
 
-class AgentServiceImpl final : public v1::AgentService::CallbackService {
+class AgentServiceImpl final : public v1::AgentService::Service {
  public:
   AgentServiceImpl(AgentStreams& streams, std::function<void(Event)> post)
       : streams_(streams), post_(std::move(post)) {}
-  grpc::ServerBidiReactor<v1::AgentMessage, v1::CoordinatorMessage>* Attach(
-      grpc::CallbackServerContext* context) override;
+  grpc::Status Attach(
+      grpc::ServerContext* context,
+      grpc::ServerReaderWriter<v1::CoordinatorMessage, v1::AgentMessage>* stream) override;
 
  private:
   AgentStreams& streams_;
@@ -57,21 +62,19 @@ class EventFeed {
   static constexpr size_t kEventsKept = 100000;  // older ones are in events.jsonl only
   void Append(std::string json);
   void End();  // no more events; watchers end
-  // Calls `reader` (from any thread, perhaps at once) when an event with this index or the end is
-  // there.
-  void WhenReady(uint64_t index, std::function<void()> reader);
-  // False when it is not there yet. *ended: the feed is over and holds no such event.
-  bool Get(uint64_t index, v1::EventRecord* record, bool* ended);
+  // Waits for the event with this index (or the oldest kept). False: the feed is over and holds no
+  // such event.
+  bool Wait(uint64_t index, v1::EventRecord* record);
 
  private:
   std::mutex mutex_;
+  std::condition_variable changed_;
   std::deque<std::string> events_;
   uint64_t first_ = 0;
   bool ended_ = false;
-  std::vector<std::function<void()>> waiting_;
 };
 
-class CoordinatorServiceImpl final : public v1::CoordinatorService::CallbackService {
+class CoordinatorServiceImpl final : public v1::CoordinatorService::Service {
  public:
   struct Handlers {
     std::function<grpc::Status(const v1::JobSpec&)> submit;
@@ -79,14 +82,12 @@ class CoordinatorServiceImpl final : public v1::CoordinatorService::CallbackServ
   };
   CoordinatorServiceImpl(Handlers handlers, EventFeed& feed)
       : handlers_(std::move(handlers)), feed_(feed) {}
-  grpc::ServerUnaryReactor* Submit(grpc::CallbackServerContext* context,
-                                   const v1::SubmitRequest* request,
-                                   v1::SubmitResponse* response) override;
-  grpc::ServerWriteReactor<v1::EventRecord>* Watch(grpc::CallbackServerContext* context,
-                                                   const v1::WatchRequest* request) override;
-  grpc::ServerUnaryReactor* Control(grpc::CallbackServerContext* context,
-                                    const v1::ControlRequest* request,
-                                    v1::ControlResponse* response) override;
+  grpc::Status Submit(grpc::ServerContext* context, const v1::SubmitRequest* request,
+                      v1::SubmitResponse* response) override;
+  grpc::Status Watch(grpc::ServerContext* context, const v1::WatchRequest* request,
+                     grpc::ServerWriter<v1::EventRecord>* writer) override;
+  grpc::Status Control(grpc::ServerContext* context, const v1::ControlRequest* request,
+                       v1::ControlResponse* response) override;
 
  private:
   Handlers handlers_;
