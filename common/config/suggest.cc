@@ -2,30 +2,14 @@
 // instead.
 #include <algorithm>
 #include <limits>
-#include <numeric>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "common/config/key_table.h"
+#include "common/edit_distance.h"
 
 namespace ddprun {
 namespace {
-
-// Levenshtein distance, two rows.
-size_t EditDistance(absl::string_view a, absl::string_view b) {
-  std::vector<size_t> row(b.size() + 1);
-  std::iota(row.begin(), row.end(), size_t{0});
-  for (size_t i = 0; i < a.size(); ++i) {
-    size_t diagonal = row[0];
-    row[0] = i + 1;
-    for (size_t j = 0; j < b.size(); ++j) {
-      const size_t above = row[j + 1];
-      row[j + 1] = std::min({above + 1, row[j] + 1, diagonal + (a[i] == b[j] ? 0 : 1)});
-      diagonal = above;
-    }
-  }
-  return row.back();
-}
 
 // A suggestion that differs in more than about a third of its letters is noise.
 bool NearEnough(size_t distance, size_t length) {
@@ -45,7 +29,8 @@ std::string SuggestKey(absl::string_view section, absl::string_view name) {
     std::vector<absl::string_view> candidates = key.aliases;
     candidates.push_back(key.name);
     for (absl::string_view candidate : candidates) {
-      const size_t distance = EditDistance(lower, candidate);
+      const size_t distance =
+          EditDistance(lower, std::string_view(candidate.data(), candidate.size()));
       if (!NearEnough(distance, std::max(candidate.size(), lower.size()))) continue;
       // On equal distance a key of the same section wins.
       const size_t score = 2 * distance + (key.section == section ? 0 : 1);
@@ -66,7 +51,8 @@ std::string SuggestSection(absl::string_view section) {
   absl::string_view best;
   size_t best_distance = std::numeric_limits<size_t>::max();
   for (const KeySpec& key : TrainConfigKeys()) {
-    const size_t distance = EditDistance(lower, key.section);
+    const size_t distance =
+        EditDistance(lower, std::string_view(key.section.data(), key.section.size()));
     if (distance < best_distance &&
         NearEnough(distance, std::max(key.section.size(), lower.size()))) {
       best_distance = distance;

@@ -1,5 +1,7 @@
 #include "launcher/agent/stream.h"
 
+#include <chrono>
+
 #include "absl/strings/str_cat.h"
 
 namespace ddprun::agent {
@@ -20,6 +22,7 @@ CoordinatorStream::CoordinatorStream(std::shared_ptr<grpc::Channel> channel,
     outgoing_.Close();
     writer_.join();
     const grpc::Status status = stream_->Finish();
+    ended_.set_value();
     on_end(status.ok()
                ? "the coordinator ended the connection"
                : absl::StrCat("the connection to the coordinator broke: ", status.error_message()));
@@ -28,7 +31,8 @@ CoordinatorStream::CoordinatorStream(std::shared_ptr<grpc::Channel> channel,
 
 CoordinatorStream::~CoordinatorStream() {
   outgoing_.Close();
-  context_.TryCancel();
+  constexpr std::chrono::seconds kPatience{1};
+  if (ended_.get_future().wait_for(kPatience) != std::future_status::ready) context_.TryCancel();
   reader_.join();
 }
 

@@ -8,6 +8,7 @@
 #include <grpcpp/grpcpp.h>
 
 #include <functional>
+#include <future>
 #include <memory>
 #include <string>
 #include <thread>
@@ -22,7 +23,8 @@ class CoordinatorStream {
   CoordinatorStream(std::shared_ptr<grpc::Channel> channel,
                     std::function<void(v1::CoordinatorMessage)> on_message,
                     std::function<void(std::string reason)> on_end);
-  // Cuts the stream off and joins its threads.
+  // Writes what is queued; gives the coordinator a second to end the stream, then cuts it off.
+  // Joins the threads.
   ~CoordinatorStream();
 
   void Send(v1::AgentMessage message) { outgoing_.Post(std::move(message)); }
@@ -34,6 +36,7 @@ class CoordinatorStream {
   grpc::ClientContext context_;
   std::unique_ptr<grpc::ClientReaderWriter<v1::AgentMessage, v1::CoordinatorMessage>> stream_;
   Mailbox<v1::AgentMessage> outgoing_;
+  std::promise<void> ended_;
   std::thread reader_;
   std::thread writer_;
 };

@@ -1,11 +1,11 @@
 #include "launcher/cli/option_table.h"
 
 #include <algorithm>
-#include <numeric>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "common/edit_distance.h"
 #include "launcher/cli/values.h"
 
 namespace ddprun::cli {
@@ -147,22 +147,6 @@ std::vector<OptionRow> NodeRows() {
       {"-h,--help", "", kAll, kOther, "Shows this text", nullptr},
       {"--version", "", kAll, kOther, "Shows the version", nullptr},
   };
-}
-
-// Levenshtein distance, one row.
-size_t EditDistance(std::string_view a, std::string_view b) {
-  std::vector<size_t> row(b.size() + 1);
-  std::iota(row.begin(), row.end(), size_t{0});
-  for (size_t i = 0; i < a.size(); ++i) {
-    size_t diagonal = row[0];
-    row[0] = i + 1;
-    for (size_t j = 0; j < b.size(); ++j) {
-      const size_t above = row[j + 1];
-      row[j + 1] = std::min({above + 1, row[j] + 1, diagonal + (a[i] == b[j] ? 0 : 1)});
-      diagonal = above;
-    }
-  }
-  return row.back();
 }
 
 // What people type who come from elsewhere, and a word of ours for it.
