@@ -1,9 +1,10 @@
 // Durable files: what a crash or a loss of power may and may not undo.
 //
-// FileSystem is the seam through which everything that must be durable goes, so that tests can record, fail or cut off its operations.
-// Threads: PosixFileSystem is stateless; any thread. All paths are absolute or relative to the working directory.
-// Errors name the operation, the path and the system's reason. A failed fsync is final for its file: the pages are marked clean, and
-// a second fsync would lie (facts: ATC'20 "Can applications recover from fsync failures?").
+// FileSystem is the seam through which everything that must be durable goes, so that tests can
+// record, fail or cut off its operations. Threads: PosixFileSystem is stateless; any thread. All
+// paths are absolute or relative to the working directory. Errors name the operation, the path and
+// the system's reason. A failed fsync is final for its file: the pages are marked clean, and a
+// second fsync would lie (facts: ATC'20 "Can applications recover from fsync failures?").
 #pragma once
 
 #include <cstdint>
@@ -19,7 +20,8 @@ namespace ddprun {
 class FileSystem {
  public:
   virtual ~FileSystem() = default;
-  // Creates `path` (which must not exist), writes everything, fsyncs, closes. On error the file is removed.
+  // Creates `path` (which must not exist), writes everything, fsyncs, closes. On error the file is
+  // removed.
   virtual absl::Status WriteNewFile(const std::string& path, std::string_view data) = 0;
   virtual absl::Status Rename(const std::string& from, const std::string& to) = 0;
   virtual absl::Status SyncDirectory(const std::string& path) = 0;
@@ -35,7 +37,8 @@ class FileSystem {
 
 FileSystem& PosixFileSystem();
 
-// Replaces `path` so that a reader and a crash see the old or the new content, whole: temporary name, fsync, rename, fsync of the folder.
+// Replaces `path` so that a reader and a crash see the old or the new content, whole: temporary
+// name, fsync, rename, fsync of the folder.
 absl::Status ReplaceFile(FileSystem& files, const std::string& path, std::string_view data);
 
 std::string JoinPath(std::string_view folder, std::string_view name);

@@ -1,6 +1,7 @@
 // Mailbox: the queue between threads that post and the one loop thread that owns the state.
 //
-// Post may be called from any thread; Take from the loop only. After Close, Post drops and Take returns nullopt when empty.
+// Post may be called from any thread; Take from the loop only. After Close, Post drops and Take
+// returns nullopt when empty.
 #pragma once
 
 #include <chrono>
@@ -24,7 +25,8 @@ class Mailbox {
     changed_.notify_one();
   }
 
-  // Waits for an item until the deadline (none: for ever). nullopt: the deadline passed, or closed and empty.
+  // Waits for an item until the deadline (none: for ever). nullopt: the deadline passed, or closed
+  // and empty.
   std::optional<T> Take(std::optional<std::chrono::steady_clock::time_point> deadline) {
     std::unique_lock lock(mutex_);
     auto something = [this] { return closed_ || !items_.empty(); };

@@ -1,9 +1,12 @@
-// ReliableLink: one direction pair of numbered messages over a channel that may lose, repeat, delay and reorder.
+// ReliableLink: one direction pair of numbered messages over a channel that may lose, repeat, delay
+// and reorder.
 //
-// Each side has one per peer incarnation. Send() numbers a message and remembers it until acknowledged; Receive()
-// says whether an incoming one is the next (take it), old (drop it) or early (drop it, it comes again); the receiver's
-// cumulative number goes back in every message's `ack`. A selective repeat would save traffic; go-back-N is enough for a few messages a second.
-// Pure values: no clock, thread or I/O. Message needs sequence/ack accessors as protobuf makes them.
+// Each side has one per peer incarnation. Send() numbers a message and remembers it until
+// acknowledged; Receive() says whether an incoming one is the next (take it), old (drop it) or
+// early (drop it, it comes again); the receiver's cumulative number goes back in every message's
+// `ack`. A selective repeat would save traffic; go-back-N is enough for a few messages a second.
+// Pure values: no clock, thread or I/O. Message needs sequence/ack accessors as protobuf makes
+// them.
 #pragma once
 
 #include <cstddef>
@@ -20,7 +23,8 @@ class ReliableLink {
   // More than this many unacknowledged messages mean that the peer is as good as gone.
   static constexpr size_t kUnacknowledgedMax = 100000;
 
-  // With `retain` false nothing is kept for repeating: for channels that lose nothing while they stand.
+  // With `retain` false nothing is kept for repeating: for channels that lose nothing while they
+  // stand.
   explicit ReliableLink(bool retain = true) : retain_(retain) {}
 
   // Numbers the message and stamps the current acknowledgement on it.
@@ -31,7 +35,8 @@ class ReliableLink {
     return message;
   }
 
-  // True when a message with this number is the next one and is to be handled now. Number 0 always is.
+  // True when a message with this number is the next one and is to be handled now. Number 0 always
+  // is.
   bool Receive(uint64_t sequence, uint64_t ack) {
     while (!unacknowledged_.empty() && unacknowledged_.front().sequence() <= ack) {
       unacknowledged_.pop_front();
