@@ -312,7 +312,7 @@ class Agent::Impl {
   }
 
   std::string Prefix(const Packet& packet) const {
-    const std::string rank = absl::StrCat(packet.Unsigned("RANK").value_or(0));
+    std::string rank = absl::StrCat(packet.Unsigned("RANK").value_or(0));
     if (!state_.running || state_.running->order.group_world_size() == 1) return rank;
     return absl::StrCat(state_.identity.node, ":", rank);
   }

@@ -132,10 +132,6 @@ std::unique_ptr<CLI::App> MakeApp(Command command) {
   return app;
 }
 
-absl::Status Bad(const std::string& text) {
-  return absl::InvalidArgumentError(text);
-}
-
 }  // namespace
 
 std::string HelpText(Command command, const std::string& name) {
@@ -153,7 +149,7 @@ absl::Status ApplyOptions(const std::vector<std::string>& arguments, Options* op
     // CLI11 takes them from the back.
     app->parse(std::vector<std::string>(arguments.rbegin(), arguments.rend()));
   } catch (const CLI::ParseError& error) {
-    return Bad(error.what());
+    return absl::InvalidArgumentError(error.what());
   }
   for (const OptionRow& row : OptionRows()) {
     const std::string name(FirstName(row));
@@ -163,7 +159,9 @@ absl::Status ApplyOptions(const std::vector<std::string>& arguments, Options* op
     const size_t first = name == "--set" ? 0 : values.size() - 1;
     for (size_t i = first; i < values.size(); ++i) {
       absl::Status status = row.set(values[i], options);
-      if (!status.ok()) return Bad(absl::StrCat(name, " ", values[i], ": ", status.message()));
+      if (!status.ok())
+        return absl::InvalidArgumentError(
+            absl::StrCat(name, " ", values[i], ": ", status.message()));
     }
   }
   return absl::OkStatus();

@@ -27,10 +27,6 @@ struct Split {
 constexpr std::array<std::string_view, 10> kLaterCommands = {
     "daemon", "submit", "ps", "status", "logs", "attach", "stop", "ckpt", "plan", "tune"};
 
-absl::Status Bad(const std::string& text) {
-  return absl::InvalidArgumentError(text);
-}
-
 bool IsConfig(const std::string& text) {
   return absl::EndsWith(text, ".cfg");
 }
@@ -49,14 +45,16 @@ absl::Status TakeOption(const std::vector<std::string>& arguments, unsigned comm
   const std::string typed = argument.substr(0, equals);
   const OptionRow* row = FindOption(WithHyphens(typed), command);
   if (row == nullptr) {
-    return Bad(absl::StrCat(typed, ": unknown option", SuggestOption(WithHyphens(typed), command),
-                            " (ddprun --help lists all; what belongs to your own program stands "
-                            "behind its name)"));
+    return absl::InvalidArgumentError(
+        absl::StrCat(typed, ": unknown option", SuggestOption(WithHyphens(typed), command),
+                     " (ddprun --help lists all; what belongs to your own program stands "
+                     "behind its name)"));
   }
   const std::string name(FirstName(*row));
   if (row->value[0] == '\0') {
     if (equals != std::string::npos) {
-      return Bad(absl::StrCat(argument, ": ", typed, " takes no value; write ", typed));
+      return absl::InvalidArgumentError(
+          absl::StrCat(argument, ": ", typed, " takes no value; write ", typed));
     }
     split->options.push_back(name);
     return absl::OkStatus();
@@ -68,7 +66,8 @@ absl::Status TakeOption(const std::vector<std::string>& arguments, unsigned comm
     value = arguments[++*i];
   }
   if (value.empty())
-    return Bad(absl::StrCat(typed, ": its value is missing: ", typed, " ", row->value));
+    return absl::InvalidArgumentError(
+        absl::StrCat(typed, ": its value is missing: ", typed, " ", row->value));
   split->options.push_back(absl::StrCat(name, "=", value));
   return absl::OkStatus();
 }
@@ -80,12 +79,15 @@ absl::StatusOr<Split> SplitArguments(const std::vector<std::string>& arguments, 
     const std::string& argument = arguments[i];
     if (argument == "--") {
       split.program.assign(arguments.begin() + static_cast<ptrdiff_t>(i) + 1, arguments.end());
-      if (split.program.empty()) return Bad("--: the program behind it is missing");
-      if (split.program[0].empty()) return Bad("--: the name of the program behind it is empty");
+      if (split.program.empty())
+        return absl::InvalidArgumentError("--: the program behind it is missing");
+      if (split.program[0].empty())
+        return absl::InvalidArgumentError("--: the name of the program behind it is empty");
       break;
     }
     if (argument.empty()) {
-      return Bad("\"\": an empty argument is no program; is a variable of your script not set?");
+      return absl::InvalidArgumentError(
+          "\"\": an empty argument is no program; is a variable of your script not set?");
     }
     if (argument[0] == '-') {
       absl::Status status = TakeOption(arguments, command, &i, &split);
@@ -93,8 +95,9 @@ absl::StatusOr<Split> SplitArguments(const std::vector<std::string>& arguments, 
     } else if (split.config_path.empty() && IsConfig(argument)) {
       split.config_path = argument;
     } else if (!split.config_path.empty()) {
-      return Bad(absl::StrCat(argument, ": nothing but options may stand behind ",
-                              split.config_path, "; a program has no .cfg before it"));
+      return absl::InvalidArgumentError(
+          absl::StrCat(argument, ": nothing but options may stand behind ", split.config_path,
+                       "; a program has no .cfg before it"));
     } else {
       split.torchrun_way = true;
       split.program.assign(arguments.begin() + static_cast<ptrdiff_t>(i), arguments.end());
@@ -127,10 +130,11 @@ absl::StatusOr<Options> ParseCommandLine(const std::vector<std::string>& argumen
     } else if (std::find(kLaterCommands.begin(), kLaterCommands.end(), word) !=
                    kLaterCommands.end() ||
                word == "doctor") {
-      return Bad(absl::StrCat(word,
-                              ": this version has no such command; to run a program of that "
-                              "name: ddprun -- ",
-                              word));
+      return absl::InvalidArgumentError(
+          absl::StrCat(word,
+                       ": this version has no such command; to run a program of that "
+                       "name: ddprun -- ",
+                       word));
     }
   }
   absl::StatusOr<Split> split = SplitArguments(arguments, first, command);

@@ -64,7 +64,7 @@ std::string CheckpointStore::StagingPath(uint64_t generation, uint64_t step) con
 
 absl::StatusOr<std::string> CheckpointStore::Commit(const CommitCheckpoint& commit) {
   const std::string staging = StagingPath(commit.generation, commit.step);
-  const std::string final_path = JoinPath(folder_, StepName(commit.step));
+  std::string final_path = JoinPath(folder_, StepName(commit.step));
   absl::StatusOr<std::string> manifest = MakeManifest(files_, staging, job_id_, commit);
   absl::Status status = manifest.status();
   if (status.ok()) status = ReplaceFile(files_, JoinPath(staging, kManifest), *manifest);

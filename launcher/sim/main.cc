@@ -107,6 +107,7 @@ class Runner {
   int Run() {
     const auto began = std::chrono::steady_clock::now();
     std::vector<std::thread> threads;
+    threads.reserve(options_.jobs);
     for (uint64_t i = 0; i < options_.jobs; ++i) threads.emplace_back([this] { Work(); });
     for (std::thread& thread : threads) thread.join();
     const std::chrono::duration<double> took = std::chrono::steady_clock::now() - began;

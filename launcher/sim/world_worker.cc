@@ -48,10 +48,9 @@ void World::Hear(SimKeeper& keeper, SimWorker& worker, const v1::CoordinatorMess
     case M::kValue:
       // The bytes name the generation that published them.
       checker_.WorkerReads(message.value(), keeper.generation);
-      if (worker.stage == Stage::kExchanging && worker.values_missing > 0 &&
-          --worker.values_missing == 0 && !worker.hung) {
-        ConnectGang(keeper, worker);
-      }
+      if (worker.stage != Stage::kExchanging || worker.values_missing == 0) return;
+      --worker.values_missing;
+      if (worker.values_missing == 0 && !worker.hung) ConnectGang(keeper, worker);
       return;
     case M::kExchangeRefused:
       if (!worker.hung) {
