@@ -116,7 +116,8 @@ void StartPending(Turn& turn) {
   if (!s.pending || s.running || !LeaseIsGood(turn)) return;
   v1::StartWorkers order = *std::exchange(s.pending, std::nullopt);
   s.running = RunningGeneration{order.generation(), order, false, {}};
-  turn.out.push_back(SpawnKeeper{std::move(order), LeaseMilliseconds(turn)});
+  const int64_t lease_until_ns = s.lease_seconds == 0 ? 0 : s.lease_until_ns;
+  turn.out.push_back(SpawnKeeper{std::move(order), LeaseMilliseconds(turn), lease_until_ns});
 }
 
 // The lease counts from the moment at which the answered heartbeat was sent, which is never later
@@ -132,7 +133,7 @@ void HandleAnswer(Turn& turn, const CoordinatorSaid& said) {
   s.clock_uncertainty_ns = said.clock_uncertainty_ns;
   if (until <= s.lease_until_ns) return;
   s.lease_until_ns = until;
-  if (s.running) turn.out.push_back(RenewLease{LeaseMilliseconds(turn)});
+  if (s.running) turn.out.push_back(RenewLease{LeaseMilliseconds(turn), until});
   StartPending(turn);
 }
 

@@ -93,7 +93,8 @@ struct SendUp {
 };
 struct SpawnKeeper {
   v1::StartWorkers order;
-  int64_t lease_milliseconds = 0;
+  int64_t lease_milliseconds = 0;  // left at this moment; 0: no lease
+  int64_t lease_until_ns = 0;      // the same as a moment of the clock that Step is given
 };
 struct OrderKeeper {
   v1::StopWorkers order;
@@ -105,9 +106,11 @@ struct SignalWorkers {
   uint64_t generation = 0;
   int32_t signal = 0;
 };
+// For the keeper. The moment is the truth: a duration grows by the time for which it waits.
 struct RenewLease {
   int64_t milliseconds = 0;
-};  // for the keeper
+  int64_t until_ns = 0;
+};
 struct Reconnect {
   int64_t not_before_ns = 0;
 };

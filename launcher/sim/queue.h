@@ -28,6 +28,7 @@ enum class What : uint8_t {
   kKeeperSaid,
   kKeeperGone,
   // for a keeper and its workers
+  kKeeperStarts,
   kKeeperTime,
   kStopOrder,
   kLease,

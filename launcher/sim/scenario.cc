@@ -25,7 +25,7 @@ constexpr Weight kWeights[] = {
     {FaultKind::kWorkerConfig, 1, true},      {FaultKind::kWorkerHangs, 5, true},
     {FaultKind::kWorkerMistaken, 3, true},    {FaultKind::kNodePaused, 16, true},
     {FaultKind::kAgentPaused, 10, false},     {FaultKind::kNodeDies, 8, false},
-    {FaultKind::kAgentKilled, 8, false},      {FaultKind::kAgentLeaves, 3, false},
+    {FaultKind::kAgentKilled, 8, false},      {FaultKind::kAgentLeaves, 6, false},
     {FaultKind::kKeeperKilled, 6, true},      {FaultKind::kStreamBreaks, 14, false},
     {FaultKind::kPartition, 16, false},       {FaultKind::kShardFails, 8, true},
     {FaultKind::kCommitFails, 6, true},       {FaultKind::kNewestCorrupt, 6, true},

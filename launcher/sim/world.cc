@@ -177,6 +177,8 @@ void World::DispatchToKeeper(const SimEvent& event) {
   }
   SimWorker* worker = event.rank < keeper.workers.size() ? &keeper.workers[event.rank] : nullptr;
   switch (event.what) {
+    case What::kKeeperStarts:
+      return StartWorkers(keeper);
     case What::kKeeperTime:
       if (keeper.armed_ns == static_cast<int64_t>(event.number)) {
         keeper.armed_ns = 0;

@@ -108,7 +108,8 @@ class World {
   void Broken(SimNode& node, const SimEvent& event);
 
   // ---- world_keeper.cc
-  void SpawnKeeper(SimNode& node, const v1::StartWorkers& order, int64_t lease_ns);
+  void SpawnKeeper(SimNode& node, const agent::SpawnKeeper& spawn);
+  void StartWorkers(SimKeeper& keeper);
   SimKeeper& Keeper(uint32_t id) { return keepers_[id]; }
   // Its first act whenever it runs: kills what may not live any more.
   void CheckDeadlines(SimKeeper& keeper);

@@ -85,9 +85,7 @@ void World::Do(SimNode& node, agent::SendUp& effect) {
 
 void World::Do(SimNode& node, agent::SpawnKeeper& effect) {
   node.stop_ordered_ns = 0;
-  if (!node.spawn_fails) {
-    return SpawnKeeper(node, effect.order, effect.lease_milliseconds * kMillisecondNs);
-  }
+  if (!node.spawn_fails) return SpawnKeeper(node, effect);
   node.spawn_fails = false;
   const auto index = static_cast<uint32_t>(&node - nodes_.data());
   v1::AgentMessage fact;
@@ -136,8 +134,7 @@ void World::Do(SimNode&, agent::SignalWorkers&) {}
 
 void World::Do(SimNode& node, agent::RenewLease& effect) {
   if (node.keeper == 0) return;
-  const int64_t until_ns = now_ns_ + effect.milliseconds * kMillisecondNs;
-  PushToKeeper(node, {.what = What::kLease, .number = static_cast<uint64_t>(until_ns)});
+  PushToKeeper(node, {.what = What::kLease, .number = static_cast<uint64_t>(effect.until_ns)});
 }
 
 void World::Do(SimNode& node, agent::Reconnect& effect) {

@@ -166,6 +166,8 @@ bool World::InjectIntoNode(FaultKind kind, SimNode& node) {
       KillNode(node);
       break;
     case FaultKind::kAgentLeaves: {
+      // Only when nothing runs there any more may the coordinator count this node out.
+      if (node.keeper != 0 && !Keeper(node.keeper).gone) KillAll(Keeper(node.keeper));
       v1::AgentMessage message;
       message.mutable_leaving()->set_reason("it was asked to");
       SendUpstream(node, std::move(message));

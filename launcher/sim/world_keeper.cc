@@ -9,6 +9,8 @@ namespace ddprun::sim {
 namespace {
 
 constexpr int64_t kAbortNs = 500 * kMillisecondNs;  // from Abort to KILL
+constexpr int64_t kSpawnMinNs = kMillisecondNs;     // until the keeper runs
+constexpr int64_t kSpawnMaxNs = 30 * kMillisecondNs;
 constexpr int64_t kBootMinNs = 50 * kMillisecondNs;
 constexpr int64_t kBootMaxNs = 400 * kMillisecondNs;
 constexpr int64_t kLocalMaxNs = 300'000;
@@ -18,7 +20,8 @@ constexpr int32_t kExitOnAbort = 1;
 
 }  // namespace
 
-void World::SpawnKeeper(SimNode& node, const v1::StartWorkers& order, int64_t lease_ns) {
+void World::SpawnKeeper(SimNode& node, const agent::SpawnKeeper& spawn) {
+  const v1::StartWorkers& order = spawn.order;
   keepers_.emplace_back();
   SimKeeper& keeper = keepers_.back();
   keeper.id = static_cast<uint32_t>(keepers_.size() - 1);
@@ -26,23 +29,34 @@ void World::SpawnKeeper(SimNode& node, const v1::StartWorkers& order, int64_t le
   keeper.agent = node.agent_number;
   keeper.generation = order.generation();
   keeper.first_rank = order.first_rank();
-  SetLease(keeper, lease_ns == 0 ? 0 : now_ns_ + lease_ns);
+  SetLease(keeper, spawn.lease_until_ns);
   node.keeper = keeper.id;
   Gang& gang = GangOf(order, &keeper.gang);
   checker_.NodeStarts(order, gang);
   gang.keepers.push_back(keeper.id);
+  keeper.workers.resize(order.local_world_size());
+  for (uint32_t i = 0; i < keeper.workers.size(); ++i) {
+    keeper.workers[i].rank = order.first_rank() + i;
+    keeper.workers[i].completed = order.resume_step();
+  }
+  node.to_keeper_ns =
+      std::max(node.to_keeper_ns, now_ns_ + random_.Between(kSpawnMinNs, kSpawnMaxNs));
+  PushToKeeper(node, {.what = What::kKeeperStarts});
+}
+
+// A keeper that comes to life after its lease starts nothing.
+void World::StartWorkers(SimKeeper& keeper) {
+  if (keeper.mode == v1::StopWorkers::KILL) return FinishKeeper(keeper, /*died=*/false);
+  const SimNode& node = nodes_[keeper.node];
   if (tracing()) {
     Say(node.plan.name, absl::StrCat("keeper ", keeper.id, " starts g", keeper.generation,
-                                     " ranks ", keeper.first_rank, "+", order.local_world_size()));
+                                     " ranks ", keeper.first_rank, "+", keeper.workers.size()));
   }
-  keeper.workers.resize(order.local_world_size());
   if (live_[keeper.gang] == 0) ++live_generations_;
   for (uint32_t i = 0; i < keeper.workers.size(); ++i) {
     SimWorker& worker = keeper.workers[i];
-    worker.rank = order.first_rank() + i;
     worker.pid = next_pid_++;
     worker.alive = true;
-    worker.completed = order.resume_step();
     ++keeper.alive;
     ++live_[keeper.gang];
     queue_.Push({.when_ns = now_ns_ + random_.Between(kBootMinNs, kBootMaxNs),
