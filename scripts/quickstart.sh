@@ -14,7 +14,7 @@ cat <<END
 
 What to try next, in $ROOT
   build/bin/ddprun --nproc 4 examples/fashion_mnist.cfg
-      and, while it trains, from another terminal:  kill -9 \$(pgrep ddp-worker | shuf -n 1)
+      and, while it trains, from another terminal:  kill -9 \$(grep -o '"pid":[0-9]*' runs/latest/events.jsonl | tail -n 1 | cut -d: -f2)
       It goes on from the newest checkpoint and ends with the same weights: compare "weights_digest" in
       runs/latest/result.json with the one of this run, ${run#"$ROOT"/}/result.json.
   build/bin/ddprun --resume

@@ -6,12 +6,18 @@
 #include <unistd.h>
 
 #include <array>
+#include <chrono>
 #include <csignal>
 #include <cstdint>
 #include <utility>
 
 namespace ddprun::cli {
 namespace {
+
+// GNU timeout and some batch systems send a signal to the process and then to its whole group: one
+// wish, told twice within moments by the same sender. A person's second Ctrl-C comes from the
+// terminal, and never counts as such.
+constexpr std::chrono::milliseconds kSameWish{100};
 
 sigset_t HandledSignals() {
   sigset_t set;
@@ -52,6 +58,8 @@ SignalThread::~SignalThread() {
 }
 
 void SignalThread::Run() {
+  signalfd_siginfo last = {};
+  std::chrono::steady_clock::time_point last_came;
   while (true) {
     std::array<pollfd, 2> polled = {{{signal_fd_, POLLIN, 0}, {end_fd_, POLLIN, 0}}};
     const int ready = poll(polled.data(), polled.size(), tick_milliseconds_);
@@ -59,9 +67,13 @@ void SignalThread::Run() {
     if (ready == 0) on_tick_();
     if (ready <= 0 || polled[0].revents == 0) continue;
     signalfd_siginfo info = {};
-    if (read(signal_fd_, &info, sizeof info) == sizeof info) {
-      on_signal_(static_cast<int>(info.ssi_signo));
-    }
+    if (read(signal_fd_, &info, sizeof info) != sizeof info) continue;
+    const auto now = std::chrono::steady_clock::now();
+    const bool same_wish = info.ssi_code == SI_USER && info.ssi_pid == last.ssi_pid &&
+                           info.ssi_signo == last.ssi_signo && now - last_came < kSameWish;
+    last = info;
+    last_came = now;
+    if (!same_wish) on_signal_(static_cast<int>(info.ssi_signo));
   }
 }
 

@@ -66,7 +66,9 @@ Decision DecideAfterFailure(const v1::RestartPolicy& policy, const History& hist
   }
   if (history.restarts_charged >= policy.max_restarts()) {
     return Finish(DecisionReason::kBudgetUsed, code, kind,
-                  absl::StrCat("all ", policy.max_restarts(), " restarts are used up"));
+                  policy.max_restarts() == 0
+                      ? "--max-restarts 0 allows none"
+                      : absl::StrCat("all ", policy.max_restarts(), " restarts are used up"));
   }
   Decision decision;
   decision.restart = true;

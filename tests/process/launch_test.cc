@@ -165,8 +165,24 @@ TEST_P(LaunchTest, ASecondInterruptKillsAtOnce) {
   ASSERT_TRUE(WaitUntil(
       [&] { return ReadText(launch.folder() + "/output").find("SIGINT") != std::string::npos; },
       10));
-  launch.Signal(SIGINT);
+  // From another sender, as two presses of Ctrl-C are not one sender's repetition.
+  ASSERT_EQ(std::system(("kill -INT " + std::to_string(launch.pid())).c_str()), 0);
   EXPECT_EQ(launch.Wait(5).exit_code, 130);
+}
+
+// GNU timeout sends SIGTERM to its child and at once to the whole group: that is one stop, with its
+// grace.
+TEST_P(LaunchTest, ASignalToldTwiceByOneSenderIsOneWish) {
+  Launch launch(
+      GetParam(), 2,
+      Shell("trap 'sleep 0.5; echo saved; exit 0' TERM; echo up; while true; do sleep 0.1; done"));
+  ASSERT_TRUE(
+      WaitUntil([&] { return launch.Log(1, 0) == "up\n" && launch.Log(1, 1) == "up\n"; }, 20));
+  launch.Signal(SIGTERM);
+  launch.Signal(SIGTERM);
+  EXPECT_EQ(launch.Wait(10).exit_code, 143);
+  EXPECT_EQ(launch.Log(1, 0), "up\nsaved\n");
+  EXPECT_EQ(launch.Log(1, 1), "up\nsaved\n");
 }
 
 // L12, S9: SIGUSR2 reaches every worker of a plain program, and the job goes on.
