@@ -15,6 +15,7 @@ std::vector<at::Tensor> Select(const std::vector<at::Tensor>& all, const std::ve
 
 std::vector<at::Tensor> Gradients(const std::vector<at::Tensor>& parameters) {
   std::vector<at::Tensor> gradients;
+  gradients.reserve(parameters.size());
   for (const at::Tensor& parameter : parameters) gradients.push_back(parameter.grad());
   return gradients;
 }
@@ -45,7 +46,7 @@ class AdamOptimizer : public Optimizer {
     const auto parameters = Select(parameters_, used);
     if (parameters.empty()) return;
     const auto steps = Select(step_, used);
-    for (at::Tensor step : steps) step.add_(1);
+    for (const at::Tensor& step : steps) step.add_(1);
     const auto update = decoupled_ ? static_cast<Kernel*>(&at::_fused_adamw_)
                                    : static_cast<Kernel*>(&at::_fused_adam_);
     update(parameters, Gradients(parameters), Select(exp_avg_, used), Select(exp_avg_sq_, used), {},

@@ -107,7 +107,7 @@ absl::StatusOr<std::unique_ptr<Communicator>> ConnectWorld(const Session& sessio
     ddprun_collective(client, operation, sequence, finished ? 1 : 0);
   };
   if (session.device.is_cuda()) {
-    options.device = session.device.index();
+    options.device = static_cast<int>(static_cast<unsigned char>(session.device.index()));
     return CreateNcclCommunicator(options, session.exchange);
   }
   if (ddprun_local_world_size(session.client) != session.world_size) {

@@ -115,6 +115,7 @@ absl::Status Trainer::Execute(const Action& action) {
     case ActionKind::kUpdate: {
       ddprun_phase(session_.client, DDPRUN_PHASE_OPTIMIZER, nullptr);
       std::vector<bool> used;
+      used.reserve(parameters_.size());
       for (const NamedTensor& parameter : parameters_)
         used.push_back(parameter.tensor.grad().defined());
       optimizer_->Step(config_.train_lr, used);

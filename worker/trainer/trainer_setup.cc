@@ -122,7 +122,7 @@ absl::Status Trainer::Restore(const std::string& dir) {
         "numbers are drawn anew, so the result will not be bit-identical\n",
         static_cast<long long>(state_.step), session_.world_size,
         static_cast<long long>(former_world), static_cast<long long>(state_.samples_in_epoch),
-        static_cast<long long>(state_.epoch + 1));
+        static_cast<long long>(state_.epoch) + 1);
   }
   return absl::OkStatus();
 }
@@ -153,6 +153,7 @@ absl::Status Trainer::Connect() {
   options.allow_unused = config_.train_unused_parameters == "ignore";
   if (!state_.bucket_layout.empty()) {
     std::vector<BucketParameter> descriptions;
+    descriptions.reserve(parameters_.size());
     for (const NamedTensor& item : parameters_) {
       descriptions.push_back({.name = item.name,
                               .numel = item.tensor.numel(),
