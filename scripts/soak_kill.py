@@ -64,16 +64,26 @@ def all_workers(job, nproc):
     return job.wait_until(started, f"start of {nproc} workers")
 
 
-def random_moment(job, chooser, plain):
-    """Lets the job run to a moment that is uniform over an undisturbed run's life."""
-    job.wait_moment(chooser.uniform(0.0, plain.seconds) - (time.time() - job.start_time))
+def random_moment(job, chooser, plain, scale):
+    """Lets the job run to a random moment of its life: after its start or one of its commits, but for the last one, and a while.
+
+    The while is at most `scale` times the mean gap between two commits of the undisturbed run, since the machine may be
+    quicker now than it was then; one that was too long is halved when the run is repeated.
+    """
+    anchors = [None, *plain.checkpoints[:-1]]
+    anchor = chooser.choice(anchors)
+    if anchor is None:
+        job.wait_event("generation_started")
+    else:
+        job.wait_event("checkpoint_committed", step=anchor)
+    job.wait_moment(chooser.uniform(0.0, scale * plain.seconds / (len(plain.checkpoints) + 1)))
 
 
-def strike(kind, job, chooser, plain, nproc):
+def strike(kind, job, chooser, plain, nproc, scale):
     """Waits for the moment and kills; returns what was done, for the report."""
     if kind == "start":
         victim = chooser.randrange(nproc)
-        delay = chooser.uniform(0.0, 0.8 * plain.start_seconds)
+        delay = chooser.uniform(0.0, 0.8 * scale * plain.start_seconds)
         pid = job.wait_event("worker_started", rank=victim)["pid"]
         job.wait_moment(delay)
         if job.find("worker_ready", rank=victim):
@@ -89,7 +99,7 @@ def strike(kind, job, chooser, plain, nproc):
             raise Missed("the checkpoint was committed already")
         kill(all_workers(job, nproc)[victim])
         return f"rank {victim} during the checkpoint of step {step}"
-    random_moment(job, chooser, plain)
+    random_moment(job, chooser, plain, scale)
     if kind == "launcher":
         return "ddprun"  # the caller kills it: what follows is another story
     if kind == "keeper":
@@ -126,12 +136,12 @@ def check(code, result, plain, told):
         raise JobError(f"{told}: weights_digest {result['weights_digest']}, undisturbed {plain.digest}")
 
 
-def disturbed(kind, arguments, chooser, plain, nproc):
+def disturbed(kind, arguments, chooser, plain, nproc, scale):
     """One run with one fault; returns a line about it. Raises JobError when the outcome is wrong."""
     with Job(arguments, RUN_SECONDS_MAX) as job:
         moment = time.time()
         try:
-            told = strike(kind, job, chooser, plain, nproc)
+            told = strike(kind, job, chooser, plain, nproc, scale)
             moment = time.time()
             if kind == "launcher":
                 if job.process.poll() is not None or not (job.run_dir / "job.json").exists():
@@ -161,9 +171,9 @@ def disturbed(kind, arguments, chooser, plain, nproc):
 def one_run(kind, index, arguments, seed, plain, nproc):
     """Repeats a run whose kill missed its moment, with the next numbers of the same generator."""
     chooser = random.Random(f"{seed}-{kind}-{index}")
-    for _ in range(TRIES_MAX):
+    for attempt in range(TRIES_MAX):
         try:
-            return disturbed(kind, arguments, chooser, plain, nproc)
+            return disturbed(kind, arguments, chooser, plain, nproc, 0.5**attempt)
         except Missed as reason:
             print(f"  {kind} {index}: again, since {reason}", flush=True)
     raise JobError(f"the moment was missed {TRIES_MAX} times")

@@ -17,10 +17,6 @@
 namespace ddprun::cli {
 namespace {
 
-absl::Status Bad(const std::string& text) {
-  return absl::InvalidArgumentError(text);
-}
-
 // One turn of planning; the steps fill it in order.
 struct Planning {
   const Options& options;
@@ -54,7 +50,8 @@ absl::Status ChooseFolder(Planning& p) {
   } else if (o.resume) {
     const absl::StatusOr<std::string> latest = ResolveLink(JoinPath(runs, "latest"));
     if (!latest.ok()) {
-      return Bad("--resume: there is no runs/latest here; name the run folder with --run-dir");
+      return absl::InvalidArgumentError(
+          "--resume: there is no runs/latest here; name the run folder with --run-dir");
     }
     spec.set_run_dir(*latest);
   } else {
@@ -64,8 +61,9 @@ absl::Status ChooseFolder(Planning& p) {
   }
   for (const std::string& path : {p.here.working_dir, spec.run_dir()}) {
     if (!IsUtf8(path)) {
-      return Bad(absl::StrCat("the path ", ShownBytes(path),
-                              " is not UTF-8, which job.json could not hold: use another folder"));
+      return absl::InvalidArgumentError(
+          absl::StrCat("the path ", ShownBytes(path),
+                       " is not UTF-8, which job.json could not hold: use another folder"));
     }
   }
   p.plan.shown_run_dir = Shown(p.here.working_dir, spec.run_dir());
@@ -81,17 +79,20 @@ absl::Status LookAtFolder(Planning& p) {
   p.folder = *std::move(folder);
   const bool anew = !p.folder.holds_job;
   if (p.folder.holds_job && !o.resume) {
-    return Bad(absl::StrCat("run folder ", shown, " holds job ", p.folder.job_id,
-                            " already: go on with it by --resume, or choose another --run-dir"));
+    return absl::InvalidArgumentError(
+        absl::StrCat("run folder ", shown, " holds job ", p.folder.job_id,
+                     " already: go on with it by --resume, or choose another --run-dir"));
   }
   if (p.folder.holds_job && o.job_id && *o.job_id != p.folder.job_id) {
-    return Bad(absl::StrCat("--job-id ", *o.job_id, ": run folder ", shown, " belongs to job ",
-                            p.folder.job_id, "; leave --job-id away, or choose another --run-dir"));
+    return absl::InvalidArgumentError(
+        absl::StrCat("--job-id ", *o.job_id, ": run folder ", shown, " belongs to job ",
+                     p.folder.job_id, "; leave --job-id away, or choose another --run-dir"));
   }
   if (anew && o.resume && o.config_path.empty() && o.program.empty()) {
-    return Bad(absl::StrCat("--resume: ", JoinPath(shown, "job.json"),
-                            " does not exist, so there is nothing to go on with; give a train.cfg "
-                            "or a program, or another --run-dir"));
+    return absl::InvalidArgumentError(
+        absl::StrCat("--resume: ", JoinPath(shown, "job.json"),
+                     " does not exist, so there is nothing to go on with; give a train.cfg "
+                     "or a program, or another --run-dir"));
   }
   if (anew && o.resume)
     p.plan.notes.push_back("there is nothing to resume yet: starting from scratch");
@@ -117,9 +118,10 @@ absl::Status PlanTraining(Planning& p) {
   if (!config.ok()) return config.status();
   p.config = *config;
   if (p.previous && !p.previous->trainer) {
-    return Bad(absl::StrCat(o.config_path, ": run folder ", p.plan.shown_run_dir,
-                            " holds a job of a program of your own; start a new run in another "
-                            "--run-dir"));
+    return absl::InvalidArgumentError(
+        absl::StrCat(o.config_path, ": run folder ", p.plan.shown_run_dir,
+                     " holds a job of a program of your own; start a new run in another "
+                     "--run-dir"));
   }
   if (p.previous) {
     absl::Status same = CompareForResume(p.previous->config, *config);
@@ -127,9 +129,9 @@ absl::Status PlanTraining(Planning& p) {
   }
   const std::string worker = JoinPath(p.here.binary_folder, "ddp-worker");
   if (!FindProgram(worker, "", "/").ok()) {
-    return Bad(absl::StrCat("the trainer ", worker,
-                            " is missing: run ./scripts/build.sh, which "
-                            "builds it (a program of your own needs none)"));
+    return absl::InvalidArgumentError(absl::StrCat("the trainer ", worker,
+                                                   " is missing: run ./scripts/build.sh, which "
+                                                   "builds it (a program of your own needs none)"));
   }
   p.plan.spec.set_train_config_json(ToJson(*config));
   p.plan.spec.set_checkpoints_kept(static_cast<uint32_t>(config->checkpoint_keep));
@@ -147,9 +149,10 @@ absl::Status PlanProgram(Planning& p) {
     program.assign(p.previous->spec.program().begin(), p.previous->spec.program().end());
     working_dir = p.previous->spec.working_dir();
   } else if (p.previous && p.previous->trainer) {
-    return Bad(absl::StrCat(program[0], ": run folder ", p.plan.shown_run_dir,
-                            " holds a job of the built-in trainer; start a new run in another "
-                            "--run-dir"));
+    return absl::InvalidArgumentError(
+        absl::StrCat(program[0], ": run folder ", p.plan.shown_run_dir,
+                     " holds a job of the built-in trainer; start a new run in another "
+                     "--run-dir"));
   } else if (o.torchrun_way) {
     const auto python = InTorchrunsWay(program, path, working_dir);
     if (!python.ok()) return python.status();
@@ -159,8 +162,9 @@ absl::Status PlanProgram(Planning& p) {
   if (!found.ok()) return found.status();
   for (const std::string& argument : program) {
     if (!IsUtf8(argument)) {
-      return Bad(absl::StrCat("the program's argument ", ShownBytes(argument),
-                              " is not UTF-8, which job.json could not hold"));
+      return absl::InvalidArgumentError(
+          absl::StrCat("the program's argument ", ShownBytes(argument),
+                       " is not UTF-8, which job.json could not hold"));
     }
   }
   p.plan.spec.mutable_program()->Assign(program.begin(), program.end());
@@ -204,8 +208,9 @@ absl::StatusOr<RunPlan> PlanRun(const Options& options, const Surroundings& here
   const bool trainer =
       !options.config_path.empty() || (options.program.empty() && p.previous->trainer);
   if (!trainer && !options.overrides.empty()) {
-    return Bad(absl::StrCat("--set ", options.overrides[0],
-                            ": changes a train.cfg; this job runs a program of your own"));
+    return absl::InvalidArgumentError(
+        absl::StrCat("--set ", options.overrides[0],
+                     ": changes a train.cfg; this job runs a program of your own"));
   }
   status = trainer ? PlanTraining(p) : PlanProgram(p);
   if (status.ok()) status = PlanDone(p);

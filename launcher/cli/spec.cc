@@ -25,10 +25,6 @@ constexpr double kCoordinatorLeaseSeconds = 3;
 constexpr double kLeaseSecondsMin = 0.2;  // heartbeats come four times in a lease
 constexpr double kJoinTimeoutSeconds = 600;
 
-absl::Status Bad(const std::string& text) {
-  return absl::InvalidArgumentError(text);
-}
-
 void FillPolicies(const Options& o, const v1::JobSpec* before, v1::JobSpec* spec) {
   auto* restart = spec->mutable_restart();
   if (before != nullptr && before->has_restart()) {
@@ -81,18 +77,21 @@ absl::Status FillDevice(const Options& o, const Surroundings& here, const v1::Jo
   if (wanted == "auto") wanted = usable > 0 ? "cuda" : "cpu";
   const bool needs_gpu = wanted == "cuda" && local;
   if (needs_gpu && usable == 0) {
-    return Bad(absl::StrCat(o.gpus ? "--gpus" : "--device cuda", ": no GPU can be used here: ",
-                            here.gpus.looked_at, "; use --device cpu, or see to the driver"));
+    return absl::InvalidArgumentError(absl::StrCat(
+        o.gpus ? "--gpus" : "--device cuda", ": no GPU can be used here: ", here.gpus.looked_at,
+        "; use --device cpu, or see to the driver"));
   }
   if (needs_gpu && cuda_missing) {
-    return Bad(absl::StrCat("--device cuda: the trainer's CUDA part ", cuda_part,
-                            " is missing: run ./scripts/build.sh, or use --device cpu"));
+    return absl::InvalidArgumentError(
+        absl::StrCat("--device cuda: the trainer's CUDA part ", cuda_part,
+                     " is missing: run ./scripts/build.sh, or use --device cpu"));
   }
   for (const std::string& gpu : spec.gpus()) {
     uint32_t index = 0;
     if (local && absl::SimpleAtoi(gpu, &index) && index >= usable) {
-      return Bad(absl::StrCat("--gpus ", absl::StrJoin(spec.gpus(), ","), ": there is no GPU ", gpu,
-                              "; ", usable, " can be used here: ", here.gpus.looked_at));
+      return absl::InvalidArgumentError(absl::StrCat("--gpus ", absl::StrJoin(spec.gpus(), ","),
+                                                     ": there is no GPU ", gpu, "; ", usable,
+                                                     " can be used here: ", here.gpus.looked_at));
     }
   }
   spec.set_device(wanted);
@@ -118,10 +117,10 @@ absl::Status FillSizes(const Options& o, const Surroundings& here, const v1::Job
   const uint32_t gpus =
       spec.gpus().empty() ? here.gpus.usable : static_cast<uint32_t>(spec.gpus_size());
   if (!several && spec.device() == "cuda" && !spec.train_config_json().empty() && count > gpus) {
-    return Bad(absl::StrCat("--nproc ", count, ": ", gpus,
-                            " GPUs can be used, and each worker needs "
-                            "one of its own; start at most ",
-                            gpus, ", or use --device cpu"));
+    return absl::InvalidArgumentError(absl::StrCat("--nproc ", count, ": ", gpus,
+                                                   " GPUs can be used, and each worker needs "
+                                                   "one of its own; start at most ",
+                                                   gpus, ", or use --device cpu"));
   }
   if (o.log_ranks) {
     spec.mutable_log_ranks()->Assign(o.log_ranks->begin(), o.log_ranks->end());
@@ -130,7 +129,7 @@ absl::Status FillSizes(const Options& o, const Surroundings& here, const v1::Job
   }
   for (uint32_t rank : spec.log_ranks()) {
     if (o.log_ranks && plan->world_size != 0 && rank >= plan->world_size) {
-      return Bad(
+      return absl::InvalidArgumentError(
           absl::StrCat("--log-ranks ", rank, ": there are ranks 0 to ", plan->world_size - 1));
     }
   }
@@ -141,7 +140,7 @@ absl::Status FillLease(const Options& o, v1::JobSpec* spec) {
   const bool several = o.command == Command::kCoordinator;
   const double lease = o.lease_seconds.value_or(several ? kCoordinatorLeaseSeconds : 0);
   if (lease != 0 && lease < kLeaseSecondsMin) {
-    return Bad(
+    return absl::InvalidArgumentError(
         absl::StrCat("--lease ", lease, ": give at least ", kLeaseSecondsMin, ", or 0 for none"));
   }
   spec->set_lease_seconds(lease);
@@ -194,10 +193,11 @@ absl::StatusOr<uint32_t> CountProcesses(const Processes& processes, const Surrou
       return gpus > 0 && !cpu ? gpus : here.cores;
     case Processes::Kind::kGpus:
       if (gpus > 0) return gpus;
-      return Bad(absl::StrCat("--nproc gpu: no GPU can be used here: ", here.gpus.looked_at,
-                              "; give a number, or cpu (", here.cores, " here)"));
+      return absl::InvalidArgumentError(
+          absl::StrCat("--nproc gpu: no GPU can be used here: ", here.gpus.looked_at,
+                       "; give a number, or cpu (", here.cores, " here)"));
   }
-  return Bad("--nproc: no such kind");
+  return absl::InvalidArgumentError("--nproc: no such kind");
 }
 
 absl::Status FillSpec(const Options& options, const Surroundings& here, const v1::JobSpec* previous,
