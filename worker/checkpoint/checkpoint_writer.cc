@@ -28,7 +28,7 @@ class Stopwatch {
 };
 
 void Warn(int64_t step, const char* what, const char* reason) {
-  fprintf(stderr, "checkpoint of step %" PRId64 ": %s: %s; training goes on\n", step, what, reason);
+  fprintf(stderr, "checkpoint of step %" PRId64 ": %s: %s\n", step, what, reason);
 }
 
 }  // namespace
@@ -109,8 +109,7 @@ absl::Status CheckpointWriter::WaitCommitted(int64_t step, double timeout_second
     committed_step_ = step;
     return absl::OkStatus();
   }
-  const std::string message =
-      absl::StrCat("checkpoint of step ", step, ": ", ddprun_error(client_));
+  const std::string message = ddprun_error(client_);
   return error == DDPRUN_ETIMEOUT ? absl::DeadlineExceededError(message)
                                   : absl::AbortedError(message);
 }
