@@ -16,9 +16,14 @@ check() { # check NAME COMMAND…
 }
 
 format() {
-  local file wrong=0
-  while read -r file; do
-    cmp -s "$file" <(clang-format "$file") || { echo "$file: run clang-format -i $file"; wrong=1; }
+  local wrong
+  wrong="$(git ls-files -z '*.h' '*.c' '*.cc' '*.cu' |
+    xargs -0 -r -n 32 -P "$(nproc)" clang-format --dry-run -Werror 2>&1 | sed -n 's/^\([^: ]*\):[0-9].*/\1/p' | sort -u || true)"
+  if [[ -n "$wrong" ]]; then
+    echo "not formatted; run clang-format -i on:" "$wrong"
+    return 1
+  fi
+}
   done < <(git ls-files '*.h' '*.c' '*.cc' '*.cu')
   return "$wrong"
 }
