@@ -130,7 +130,10 @@ void MaybeRequestEdge(Turn& turn) {
   State& s = turn.state;
   Generation& g = s.generation;
   const bool stop = s.stop.requested;
-  if (s.phase != Phase::kRunning || g.agreement || (!stop && !s.checkpoint_wanted)) return;
+  if (s.phase != Phase::kRunning || (!stop && !s.checkpoint_wanted)) return;
+  // One at a time, however often a person asks; only a stop does not wait for a checkpoint that is
+  // on its way.
+  if (g.agreement && !(stop && g.agreement->told && !g.agreement->stop)) return;
   if (!AllReadyAndAlive(g)) return;
   s.checkpoint_wanted = false;
   g.agreement = EdgeAgreement{s.next_edge_id++, stop, {}};
@@ -153,7 +156,7 @@ void HandleEdge(Turn& turn, const v1::EdgeReached& edge) {
 
 void ConcludeAgreement(Turn& turn) {
   Generation& g = turn.state.generation;
-  if (!g.agreement) return;
+  if (!g.agreement || g.agreement->told) return;
   uint64_t step = 0;
   for (uint32_t rank = 0; rank < g.workers.size(); ++rank) {
     auto edge = g.agreement->edges.find(rank);
@@ -167,10 +170,10 @@ void ConcludeAgreement(Turn& turn) {
   at->set_step(step);
   at->set_stop(g.agreement->stop);
   turn.SendToMembers(message);
-  const bool was_stop = g.agreement->stop;
-  g.agreement.reset();
+  g.agreement->told = true;
+  g.agreement->step = step;
   // A stop that came while a plain checkpoint was being agreed has its own turn now.
-  if (!was_stop) MaybeRequestEdge(turn);
+  MaybeRequestEdge(turn);
 }
 
 void HandleCheckpointFact(Turn& turn, const v1::CheckpointFact& fact) {

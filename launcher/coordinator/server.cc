@@ -133,6 +133,13 @@ class CoordinatorServer::Impl {
     absl::StatusOr<std::unique_ptr<RunFolder>> folder = RunFolder::Open(spec.run_dir());
     if (!folder.ok()) return folder.status();
     folder_ = std::move(*folder);
+    // Looked at again under the lock: another job may have come and gone since the command line
+    // looked.
+    if (!spec.resume() && PosixFileSystem().FileBytes(JoinPath(spec.run_dir(), "job.json")).ok()) {
+      return absl::FailedPreconditionError(absl::StrCat("run folder ", spec.run_dir(),
+                                                        " holds a job already: go on with it by "
+                                                        "--resume, or choose another --run-dir"));
+    }
     absl::Status status =
         folder_->WriteJob(JobJson(spec, options_.version, options_.job_facts_json));
     if (!status.ok()) return status;

@@ -38,8 +38,9 @@ struct Node {
   uint64_t join_order = 0;
   bool attached = false;
   int64_t last_heard_ns = 0;
-  int64_t clock_offset_ns = 0;  // coordinator minus node
-  bool stopped = true;          // nothing of the current generation is left here
+  int64_t clock_offset_ns = 0;    // coordinator minus node
+  bool stopped = true;            // nothing of the current generation is left here
+  uint64_t stale_generation = 0;  // of an earlier coordinator, and still ending here; 0: none
   ReliableLink<v1::CoordinatorMessage> link;
 };
 
@@ -72,6 +73,8 @@ struct EdgeAgreement {
   uint64_t id = 0;
   bool stop = false;
   std::map<uint32_t, uint64_t> edges;  // by rank
+  bool told = false;                   // all ranks know the step; its checkpoint is awaited
+  uint64_t step = 0;                   // once told
 };
 
 struct Generation {
@@ -145,6 +148,7 @@ struct State {
   std::map<std::string, Node> nodes;
   uint64_t joins = 0;
   bool ever_complete = false;  // enough nodes have been here once
+  int64_t not_before_ns = 0;   // workers of an earlier coordinator may live until then; 0: none
   int64_t last_call_ns = 0;    // with MIN of MIN:MAX nodes here, latecomers are awaited until then
   Generation generation;
   std::vector<Placement> last_placements;  // for stable ranks

@@ -24,7 +24,8 @@ namespace {
 constexpr int kSocketFd = 3;
 constexpr int kPageFd = 4;
 constexpr int kFirstOtherFd = 5;
-constexpr int kScratchFdMin = 64;  // out of the way of 0 … 4 while they are put in place
+constexpr int kScratchFdMin =
+    8;  // out of the way of 0 … 4 while they are put in place, and under any open-files limit
 constexpr const char* kSocketVariable = "DDPRUN_SOCKET_FD=3";
 constexpr const char* kPageVariable = "DDPRUN_PAGE_FD=4";
 constexpr int kPipeBytes = 262144;  // fewer wake-ups for a chatty worker; a wish, not a need

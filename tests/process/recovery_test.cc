@@ -100,6 +100,33 @@ TEST_P(RecoveryTest, Usr2WritesACheckpointOfAnAgreedStep) {
   EXPECT_EQ(launch.Result()["generations"], 1);
 }
 
+// However often it is asked, at most one checkpoint is on its way, and the workers take no harm.
+TEST_P(RecoveryTest, AStormOfUsr2IsNotFatal) {
+  Launch launch(GetParam(), 2, CTrainer());
+  ASSERT_TRUE(launch.WaitForEvent("training_progressed", 1, 20));
+  for (int i = 0; i < 40; ++i) {
+    launch.Signal(SIGUSR2);
+    // Signals of one kind merge while they wait: let the launcher take each.
+    const std::string status = "/proc/" + std::to_string(launch.pid()) + "/status";
+    WaitUntil(
+        [&] { return ReadText(status).find("ShdPnd:\t0000000000000000") != std::string::npos; }, 1);
+  }
+  Finished finished = launch.Wait();
+  EXPECT_EQ(finished.exit_code, 0) << finished.output;
+  EXPECT_EQ(launch.Result()["generations"], 1);
+}
+
+// A run folder is one job's, also when the second comes while the first is still looking at its
+// data.
+TEST_P(RecoveryTest, AFolderThatHoldsAJobIsRefused) {
+  Launch launch(GetParam(), 2, CTrainer());
+  EXPECT_EQ(launch.Wait().exit_code, 0);
+  const std::string before = ReadText(launch.run_dir() + "/events.jsonl");
+  Launch again(Mode::kTogether, 2, CTrainer(), launch.run_dir());
+  EXPECT_EQ(again.Wait().exit_code, 2);
+  EXPECT_EQ(ReadText(launch.run_dir() + "/events.jsonl"), before);
+}
+
 // S1, A4: kill -9 of the launcher, then --resume.
 TEST_P(RecoveryTest, TheLauncherMayBeKilledAndTheJobResumed) {
   const std::string expected = Undisturbed(GetParam());
