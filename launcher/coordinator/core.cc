@@ -7,8 +7,6 @@
 namespace ddprun::coordinator {
 namespace {
 
-constexpr int64_t kMarginNs = kSecondNs;  // between a node's lease and its replacement
-
 void HandleSubmitted(Turn& turn, const JobSubmitted& event) {
   State& s = turn.state;
   s.spec = event.spec;
@@ -18,7 +16,12 @@ void HandleSubmitted(Turn& turn, const JobSubmitted& event) {
   s.restarts_before = event.past.restarts;
   s.time_lost_seconds = event.past.time_lost_seconds;
   s.phase = Phase::kWaiting;
-  s.deadline_ns = turn.now_ns + static_cast<int64_t>(event.spec.join_timeout_seconds() * kSecondNs);
+  // Nodes that do not come back may still run workers; their leases end by then.
+  if (event.past.may_run && event.spec.lease_seconds() > 0) {
+    s.not_before_ns = turn.now_ns + SilenceNs(s);
+  }
+  s.deadline_ns = std::max(turn.now_ns, s.not_before_ns) +
+                  static_cast<int64_t>(event.spec.join_timeout_seconds() * kSecondNs);
   turn.Record("job_started", {{"job_id", event.spec.job_id()}, {"version", event.version}});
 }
 
@@ -119,6 +122,11 @@ void HandleNodeMessage(Turn& turn, const NodeMessage& event) {
   node.last_heard_ns = turn.now_ns;
   if (!node.link.Receive(event.message.sequence(), event.message.ack())) return;
   if (turn.state.phase == Phase::kFinished && !event.message.has_heartbeat()) return;
+  if (event.message.has_generation_stopped() && node.stale_generation != 0 &&
+      node.stale_generation == event.message.generation_stopped().generation()) {
+    node.stale_generation = 0;
+    return MaybePlanGeneration(turn);
+  }
   if (!SpeaksOfCurrentGeneration(turn.state, event.message)) {
     return RefuseStale(turn, node, event.message);
   }
@@ -142,9 +150,10 @@ void HandleTime(Turn& turn) {
       EndGeneration(turn, false, "the grace for a checkpoint is over", v1::StopWorkers::KILL);
     }
   }
-  if (s.phase == Phase::kWaiting && s.last_call_ns != 0 && turn.now_ns >= s.last_call_ns) {
-    MaybePlanGeneration(turn);
-  }
+  const bool call = s.last_call_ns != 0 && turn.now_ns >= s.last_call_ns;
+  const bool over = s.not_before_ns != 0 && turn.now_ns >= s.not_before_ns;
+  if (over) s.not_before_ns = 0;
+  if (s.phase == Phase::kWaiting && (call || over)) MaybePlanGeneration(turn);
   if (s.deadline_ns == 0 || turn.now_ns < s.deadline_ns) return;
   switch (s.phase) {
     case Phase::kWaiting:
@@ -192,10 +201,12 @@ int64_t NextDeadlineNs(const State& state) {
   };
   consider(state.deadline_ns);
   consider(state.stop_deadline_ns);
-  if (state.phase == Phase::kWaiting) consider(state.last_call_ns);
+  if (state.phase == Phase::kWaiting) {
+    consider(state.last_call_ns);
+    consider(state.not_before_ns);
+  }
   if (state.spec.lease_seconds() > 0) {
-    const int64_t silence =
-        static_cast<int64_t>(state.spec.lease_seconds() * kSecondNs) + kMarginNs;
+    const int64_t silence = SilenceNs(state);
     for (const auto& [name, node] : state.nodes) consider(node.last_heard_ns + silence);
   }
   return next;

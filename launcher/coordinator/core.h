@@ -26,6 +26,7 @@ struct Past {
   uint64_t generation = 0;
   uint64_t restarts = 0;
   double time_lost_seconds = 0;
+  bool may_run = false;  // its newest generation was never seen to end
 };
 struct JobSubmitted {
   v1::JobSpec spec;

@@ -149,7 +149,14 @@ void WaitForNodes(Turn& turn) {
 
 void MaybePlanGeneration(Turn& turn) {
   State& s = turn.state;
-  if (s.phase != Phase::kWaiting) return;
+  if (s.phase != Phase::kWaiting || turn.now_ns < s.not_before_ns) return;
+  const bool stale = std::any_of(s.nodes.begin(), s.nodes.end(), [](const auto& entry) {
+    return entry.second.stale_generation != 0;
+  });
+  if (stale) {
+    s.last_call_ns = 0;
+    return;
+  }
   const size_t here = static_cast<size_t>(std::count_if(
       s.nodes.begin(), s.nodes.end(), [](const auto& entry) { return entry.second.attached; }));
   if (here < s.spec.nodes_min()) {

@@ -8,8 +8,7 @@ namespace ddprun::coordinator {
 namespace {
 
 constexpr uint32_t kProtocolVersion = 1;
-constexpr int64_t kMarginNs =
-    kSecondNs;  // DESIGN section 3: a silent node is replaced after lease + 1 s
+constexpr int64_t kMarginNs = kSecondNs;  // between a node's lease and its replacement
 constexpr size_t kNodesMax = 16384;  // more than any job of ours; bounds memory against strangers
 
 std::string RefusalOf(const State& state, const v1::Hello& hello) {
@@ -54,6 +53,10 @@ void StopStale(Turn& turn, Node& node, const v1::Hello& hello) {
     const bool current = running.generation() == turn.state.generation.number &&
                          turn.IsMember(node.name) && turn.state.phase == Phase::kRunning;
     if (current) continue;
+    // One of ours was counted out with its lease; an earlier coordinator's may be under a good one.
+    if (hello.leader_token() != turn.state.leader_token) {
+      node.stale_generation = running.generation();
+    }
     v1::StopWorkers order;
     order.set_generation(running.generation());
     order.set_mode(v1::StopWorkers::KILL);
@@ -63,6 +66,10 @@ void StopStale(Turn& turn, Node& node, const v1::Hello& hello) {
 }
 
 }  // namespace
+
+int64_t SilenceNs(const State& state) {
+  return static_cast<int64_t>(state.spec.lease_seconds() * kSecondNs) + kMarginNs;
+}
 
 void HandleHello(Turn& turn, const NodeMessage& event) {
   State& s = turn.state;
@@ -128,7 +135,7 @@ void LoseNode(Turn& turn, std::string name, const std::string& reason) {
   s.nodes.erase(found);
   turn.Record("node_lost", {{"node", name}, {"reason", reason}});
   turn.out.push_back(CloseNode{name, incarnation, /*cut=*/true});
-  if (!live) return;
+  if (!live) return MaybePlanGeneration(turn);  // it may have been what all waited for
   if (s.phase == Phase::kRunning) {
     s.generation.node_lost = true;
     s.generation.lost_node = name;
@@ -141,7 +148,7 @@ void LoseNode(Turn& turn, std::string name, const std::string& reason) {
 void LoseSilentNodes(Turn& turn) {
   const double lease = turn.state.spec.lease_seconds();
   if (lease <= 0) return;
-  const int64_t silence = static_cast<int64_t>(lease * kSecondNs) + kMarginNs;
+  const int64_t silence = SilenceNs(turn.state);
   std::vector<std::string> silent;
   for (const auto& [name, node] : turn.state.nodes) {
     if (turn.now_ns - node.last_heard_ns >= silence) silent.push_back(name);

@@ -97,7 +97,10 @@ Past RunFolder::ReadPast() const {
     const Json event = Json::parse(line, nullptr, false);
     if (!event.is_object()) continue;
     past.generation = std::max(past.generation, event.value("generation", uint64_t{0}));
-    if (event.value("event", "") == "restart_scheduled") ++past.restarts;
+    const std::string name = event.value("event", "");
+    if (name == "restart_scheduled") ++past.restarts;
+    if (name == "generation_started") past.may_run = true;
+    if (name == "generation_ended") past.may_run = false;
     past.time_lost_seconds += event.value("time_lost_s", 0.0);
   }
   return past;

@@ -61,6 +61,8 @@ void ConcludeAgreement(Turn& turn);
 // Asks for an agreed step if one is wanted and none is being agreed.
 void MaybeRequestEdge(Turn& turn);
 
+// How long a node may be silent before it is replaced (DESIGN section 3: lease + 1 s), in ns.
+int64_t SilenceNs(const State& state);
 // How long the workers of a stop get, in ns.
 int64_t GraceNs(const State& state);
 v1::CoordinatorMessage StopMessage(const v1::StopWorkers& order);

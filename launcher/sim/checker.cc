@@ -31,7 +31,7 @@ void Checker::CheckBudget(const coordinator::State& state) {
   if (failed_ > charged_ + 1) {
     Violate("I3", absl::StrCat(failed_, " failed generations, ", charged_, " restarts charged"));
   }
-  if (generations_ > 1 + charged_ + state.history.restarts_free) {
+  if (generations_ > generations_before_ + 1 + charged_ + state.history.restarts_free) {
     Violate("I3",
             absl::StrCat(generations_, " generations began with ", charged_, " restarts charged"));
   }
@@ -96,6 +96,15 @@ void Checker::ResumeWasChosen(const coordinator::ResumeChosen& chosen, const Dis
     Violate("I2", absl::StrCat("step ", chosen.step, " was never committed"));
   }
   chosen_ = chosen;
+}
+
+void Checker::CoordinatorRestarts(uint64_t newest_generation) {
+  newest_generation_ = newest_generation;
+  generations_before_ = generations_;
+  failed_ = charged_ = 0;
+  committed_step_ = 0;
+  stop_asked_ = false;
+  stop_signal_ = 0;
 }
 
 void Checker::StopWasAsked(bool accepted, int32_t signal) {

@@ -38,6 +38,8 @@ class Checker {
                         const std::vector<coordinator::Effect>& effects);
   // The coordinator was told this.
   void ResumeWasChosen(const coordinator::ResumeChosen& chosen, const Disk& disk);
+  // Another process, which knows only what the run folder tells.
+  void CoordinatorRestarts(uint64_t newest_generation);
   void StopWasAsked(bool accepted, int32_t signal);
   void Committing(const coordinator::CommitCheckpoint& commit, const Disk& disk);
   // A node begins a generation.
@@ -56,7 +58,8 @@ class Checker {
 
   std::string violation_;
   uint64_t newest_generation_ = 0;
-  uint64_t generations_ = 0;  // started
+  uint64_t generations_ = 0;         // started
+  uint64_t generations_before_ = 0;  // by the coordinator's earlier processes
   uint64_t failed_ = 0;
   uint64_t charged_ = 0;
   coordinator::ResumeChosen chosen_;

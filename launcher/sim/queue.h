@@ -44,6 +44,7 @@ enum class What : uint8_t {
   kStreamBreaks,
   kCollectiveTimeout,
   kNodeReturns,
+  kCoordinatorReturns,
 };
 
 struct SimEvent {

@@ -20,16 +20,17 @@ struct Weight {
   bool single_node;  // can happen on a single node
 };
 constexpr Weight kWeights[] = {
-    {FaultKind::kWorkerKilled, 20, true},     {FaultKind::kTwoWorkersKilled, 8, true},
-    {FaultKind::kWorkerError, 8, true},       {FaultKind::kWorkerExits, 6, true},
-    {FaultKind::kWorkerConfig, 1, true},      {FaultKind::kWorkerHangs, 5, true},
-    {FaultKind::kWorkerMistaken, 3, true},    {FaultKind::kNodePaused, 16, true},
-    {FaultKind::kAgentPaused, 10, false},     {FaultKind::kNodeDies, 8, false},
-    {FaultKind::kAgentKilled, 8, false},      {FaultKind::kAgentLeaves, 6, false},
-    {FaultKind::kKeeperKilled, 6, true},      {FaultKind::kStreamBreaks, 14, false},
-    {FaultKind::kPartition, 16, false},       {FaultKind::kShardFails, 8, true},
-    {FaultKind::kCommitFails, 6, true},       {FaultKind::kNewestCorrupt, 6, true},
-    {FaultKind::kCoordinatorPaused, 6, true}, {FaultKind::kSpawnFails, 1, true},
+    {FaultKind::kWorkerKilled, 20, true},      {FaultKind::kTwoWorkersKilled, 8, true},
+    {FaultKind::kWorkerError, 8, true},        {FaultKind::kWorkerExits, 6, true},
+    {FaultKind::kWorkerConfig, 1, true},       {FaultKind::kWorkerHangs, 5, true},
+    {FaultKind::kWorkerMistaken, 3, true},     {FaultKind::kNodePaused, 16, true},
+    {FaultKind::kAgentPaused, 10, false},      {FaultKind::kNodeDies, 8, false},
+    {FaultKind::kAgentKilled, 8, false},       {FaultKind::kAgentLeaves, 6, false},
+    {FaultKind::kKeeperKilled, 6, true},       {FaultKind::kStreamBreaks, 14, false},
+    {FaultKind::kPartition, 16, false},        {FaultKind::kShardFails, 8, true},
+    {FaultKind::kCommitFails, 6, true},        {FaultKind::kNewestCorrupt, 6, true},
+    {FaultKind::kCoordinatorPaused, 6, true},  {FaultKind::kSpawnFails, 1, true},
+    {FaultKind::kCoordinatorKilled, 6, false},
 };
 
 FaultKind DrawFault(Random& random, bool single_node) {
@@ -156,6 +157,8 @@ const char* FaultName(FaultKind kind) {
       return "the coordinator is paused";
     case FaultKind::kSpawnFails:
       return "the next keeper of a node cannot be started";
+    case FaultKind::kCoordinatorKilled:
+      return "the coordinator is killed";
     case FaultKind::kAskCheckpoint:
       return "a checkpoint is asked for";
     case FaultKind::kAskStop:

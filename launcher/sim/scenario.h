@@ -63,7 +63,8 @@ enum class FaultKind {
   kNewestCorrupt,
   kCoordinatorPaused,
   kSpawnFails,
-  kAskCheckpoint,  // controls count as disturbances, not as faults
+  kCoordinatorKilled,  // and started again on the same run folder
+  kAskCheckpoint,      // controls count as disturbances, not as faults
   kAskStop,
   kAskKill,
 };
@@ -79,6 +80,7 @@ struct FaultPlan {
 enum class Sabotage {
   kNone,
   kKeepersIgnoreLeases,  // I1
+  kPastSaysNothingRuns,  // I1: a new coordinator does not wait for old leases
   kDiskNeverCommits,     // I4: nobody hears the end of a checkpoint
   kWrongResumeStep,      // I2: the disk names a step that was never committed
 };

@@ -39,6 +39,7 @@ SeedReport RunSeed(uint64_t seed, bool with_faults, bool with_trace) {
           absl::StrCat("seed ", seed, ", part ", report.jobs - 1, ", ", job.violation);
     }
     past = {};
+    // It was seen to end, so nothing of it runs.
     if (job.outcome.status != "succeeded") past.generation = job.newest_generation;
     const bool enough =
         report.events >= kEventsOfSeedMin && (report.faults >= kFaultsOfSeedMin || !with_faults);

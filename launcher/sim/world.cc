@@ -31,11 +31,8 @@ World::World(const Scenario& scenario, const coordinator::Past& past, Disk& disk
     node.up = true;
     nodes_.push_back(std::move(node));
   }
-  Submit(past);
-}
-
-void World::Submit(const coordinator::Past& past) {
-  StepCoordinator(coordinator::JobSubmitted{scenario_.spec, "token", "sim", past});
+  past_ = past;
+  Submit(past, scenario.spec.resume());
   for (uint32_t i = 0; i < nodes_.size(); ++i) {
     queue_.Push({.when_ns = nodes_[i].plan.joins_ns, .what = What::kAgentStarts, .node = i});
   }
@@ -127,11 +124,13 @@ void World::DispatchToCoordinator(const SimEvent& event) {
       return CoordinatorTime(event);
     case What::kResumeChosen: {
       const coordinator::ResumeChosen chosen = chosen_.Take(event.slot);
+      if (event.rank != coordinator_number_) return;
       checker_.ResumeWasChosen(chosen, disk_);
       return StepCoordinator(chosen);
     }
     default:
-      return CommitDone(event);
+      if (event.rank == coordinator_number_) CommitDone(event);
+      return;
   }
 }
 
@@ -233,6 +232,8 @@ void World::DispatchToWorld(const SimEvent& event) {
       return CollectiveTimeout(event);
     case What::kNodeReturns:
       return NodeReturns(nodes_[event.node]);
+    case What::kCoordinatorReturns:
+      return CoordinatorReturns();
     default:
       return;
   }

@@ -45,7 +45,7 @@ class World {
 
  private:
   // ---- world.cc: the clock and who gets what
-  void Submit(const coordinator::Past& past);
+  void Submit(const coordinator::Past& past, bool resume);
   void Thaw(SimNode& node);
   void Dispatch(SimEvent event);
   // Until when the process that this event belongs to stands still; 0: it runs.
@@ -68,6 +68,10 @@ class World {
   void StepCoordinator(const coordinator::Event& event);
   void ArmCoordinator();
   void CoordinatorTime(const SimEvent& event);
+  // Its process is gone: streams break, and what the disk was doing for it is not done.
+  void KillCoordinator();
+  // The same run folder, another process.
+  void CoordinatorReturns();
   void Do(coordinator::SendToNode& effect);
   void Do(coordinator::CloseNode& effect);
   void Do(coordinator::RecordEvent& effect);
@@ -160,6 +164,7 @@ class World {
   bool InjectIntoWorker(FaultKind kind);
   bool InjectIntoNode(FaultKind kind, SimNode& node);
   bool InjectControl(FaultKind kind);
+  bool InjectCoordinatorDeath();
   SimWorker* AnyWorker(SimKeeper** keeper);
   SimNode* AnyNode();
   void KillNode(SimNode& node);
@@ -177,9 +182,13 @@ class World {
   uint64_t faults_ = 0;
 
   coordinator::State coordinator_;
+  uint32_t coordinator_number_ = 1;  // counts its processes
+  bool coordinator_up_ = true;
   int64_t coordinator_armed_ns_ = 0;
   int64_t coordinator_paused_until_ns_ = 0;
-  int64_t disk_free_ns_ = 0;  // the I/O thread does one thing at a time
+  uint64_t generation_before_ = 0;  // the newest of earlier processes of the coordinator
+  coordinator::Past past_;          // what the events of this run folder tell so far
+  int64_t disk_free_ns_ = 0;        // the I/O thread does one thing at a time
   bool commit_fails_ = false;
   bool shard_fails_ = false;
   bool finished_ = false;

@@ -33,6 +33,39 @@ void World::StepCoordinator(const coordinator::Event& event) {
   ArmCoordinator();
 }
 
+void World::Submit(const coordinator::Past& past, bool resume) {
+  v1::JobSpec spec = scenario_.spec;
+  spec.set_resume(resume);
+  StepCoordinator(
+      coordinator::JobSubmitted{spec, absl::StrCat("token", coordinator_number_), "sim", past});
+}
+
+void World::KillCoordinator() {
+  coordinator_up_ = false;
+  coordinator_armed_ns_ = 0;
+  coordinator_paused_until_ns_ = 0;
+  for (SimNode& node : nodes_) {
+    for (uint32_t& stream : node.server_streams) {
+      if (stream != 0) BreakStream(stream, Delay(), -1);
+      stream = 0;
+    }
+  }
+}
+
+void World::CoordinatorReturns() {
+  coordinator_up_ = true;
+  ++coordinator_number_;
+  coordinator_ = coordinator::State();
+  disk_free_ns_ = now_ns_;
+  generation_before_ = past_.generation;
+  checker_.CoordinatorRestarts(past_.generation);
+  if (tracing()) Say("coordinator", "is started again");
+  NoteProgress();
+  coordinator::Past past = past_;
+  if (scenario_.sabotage == Sabotage::kPastSaysNothingRuns) past.may_run = false;
+  Submit(past, /*resume=*/true);
+}
+
 void World::ArmCoordinator() {
   const int64_t next_ns = coordinator::NextDeadlineNs(coordinator_);
   if (next_ns == 0 || (coordinator_armed_ns_ != 0 && coordinator_armed_ns_ <= next_ns)) return;
@@ -66,19 +99,22 @@ void World::Do(coordinator::SendToNode& effect) {
   SendDownstream(node.server_streams[agent], std::move(effect.message));
 }
 
-// The server ends the stream after what is queued; nothing more is read from it.
+// The server sends what is queued and nothing more; an agent that was refused ends the stream.
 void World::Do(coordinator::CloseNode& effect) {
   SimNode& node = nodes_[NumberIn(effect.node)];
   const uint32_t agent = NumberIn(effect.incarnation);
   if (agent >= node.server_streams.size() || node.server_streams[agent] == 0) return;
   const uint32_t stream = node.server_streams[agent];
   node.server_streams[agent] = 0;
-  BreakStream(stream, 2 * scenario_.network.delay_max_ns, 0);
+  if (effect.cut) BreakStream(stream, 2 * scenario_.network.delay_max_ns, -1);
 }
 
 void World::Do(coordinator::RecordEvent& effect) {
   const auto& name = effect.event.begin()->get_ref<const std::string&>();
+  past_.generation = std::max(past_.generation, effect.event["generation"].get<uint64_t>());
+  if (name == "generation_ended") past_.may_run = false;
   if (name == "generation_started") {
+    past_.may_run = true;
     NoteProgress();
     best_step_ = 0;
   }
@@ -104,8 +140,10 @@ int64_t World::DiskTime() {
 void World::Do(coordinator::ChooseResume& effect) {
   coordinator::ResumeChosen chosen = disk_.Choose(effect.generation);
   if (scenario_.sabotage == Sabotage::kWrongResumeStep) ++chosen.step;
-  queue_.Push(
-      {.when_ns = DiskTime(), .what = What::kResumeChosen, .slot = chosen_.Put(std::move(chosen))});
+  queue_.Push({.when_ns = DiskTime(),
+               .what = What::kResumeChosen,
+               .rank = coordinator_number_,
+               .slot = chosen_.Put(std::move(chosen))});
 }
 
 void World::Do(coordinator::CommitCheckpoint& effect) {
@@ -114,6 +152,7 @@ void World::Do(coordinator::CommitCheckpoint& effect) {
   queue_.Push({.when_ns = DiskTime(),
                .what = What::kCheckpointStored,
                .id = static_cast<uint32_t>(effect.generation),
+               .rank = coordinator_number_,
                .number = effect.step});
 }
 
@@ -145,8 +184,10 @@ void World::Do(coordinator::FinishJob& effect) {
     Say("coordinator", absl::StrCat("ends: ", outcome_.status, " ", outcome_.exit_code, " ",
                                     outcome_.failure_kind, " ", outcome_.reason));
   }
-  // Nothing of the job may be left where it could run.
+  // Nothing of the job may be left where it could run, but for what an earlier coordinator left to
+  // end with its leases.
   for (const SimKeeper& keeper : keepers_) {
+    if (keeper.generation <= generation_before_) continue;
     const SimNode& node = nodes_[keeper.node];
     const bool fenced = node.paused_until_ns > now_ns_ && keeper.lease_until_ns != 0 &&
                         keeper.lease_until_ns <= node.paused_until_ns;

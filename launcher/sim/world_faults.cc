@@ -21,6 +21,7 @@ constexpr int64_t kReturnMaxNs = 25 * kSecondNs;
 constexpr double kNeverReturns = 0.3;
 constexpr int64_t kAgentBackMinNs = 300 * kMillisecondNs;
 constexpr int64_t kAgentBackMaxNs = 6 * kSecondNs;
+constexpr int64_t kCoordinatorBackMaxNs = 8 * kSecondNs;
 constexpr int32_t kSigInt = 2;
 constexpr int32_t kSigKill = 9;
 constexpr int32_t kSigTerm = 15;
@@ -61,19 +62,34 @@ bool World::Inject(FaultKind kind) {
     done = disk_.DamageNewest();
     if (done && tracing()) Say("FAULT", FaultName(kind));
   } else if (kind == FaultKind::kCoordinatorPaused) {
-    done = coordinator_paused_until_ns_ <= now_ns_;
+    done = coordinator_up_ && coordinator_paused_until_ns_ <= now_ns_;
     if (done)
       coordinator_paused_until_ns_ = now_ns_ + random_.Between(kPauseMinNs, kCoordinatorPauseMaxNs);
     if (done) Disturb(coordinator_paused_until_ns_);
     if (done && tracing()) {
       Say("FAULT", absl::StrCat(FaultName(kind), " until ", coordinator_paused_until_ns_ / 1e9));
     }
+  } else if (kind == FaultKind::kCoordinatorKilled) {
+    done = InjectCoordinatorDeath();
   } else if (SimNode* node = AnyNode()) {
     done = InjectIntoNode(kind, *node);
   }
   if (!done) return false;
   Disturb(now_ns_);
   if (!IsControl(kind)) ++faults_;
+  return true;
+}
+
+bool World::InjectCoordinatorDeath() {
+  if (!coordinator_up_) return false;
+  const int64_t returns_ns = now_ns_ + random_.Between(kAgentBackMinNs, kCoordinatorBackMaxNs);
+  if (tracing()) {
+    Say("FAULT",
+        absl::StrCat(FaultName(FaultKind::kCoordinatorKilled), " until ", returns_ns / 1e9));
+  }
+  KillCoordinator();
+  Disturb(returns_ns);
+  queue_.Push({.when_ns = returns_ns, .what = What::kCoordinatorReturns});
   return true;
 }
 
@@ -243,7 +259,7 @@ void World::CutOff(SimNode& node) {
 }
 
 bool World::InjectControl(FaultKind kind) {
-  if (coordinator_paused_until_ns_ > now_ns_) return false;
+  if (!coordinator_up_ || coordinator_paused_until_ns_ > now_ns_) return false;
   coordinator::ControlAsked asked;
   asked.action = kind == FaultKind::kAskCheckpoint ? v1::ControlRequest::CHECKPOINT
                  : kind == FaultKind::kAskStop     ? v1::ControlRequest::STOP

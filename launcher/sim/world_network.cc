@@ -116,6 +116,10 @@ void World::Arrived(const SimEvent& event) {
   coordinator::NodeMessage said{node.plan.name, absl::StrCat("i", stream.agent),
                                 up_.Take(event.slot)};
   uint32_t& present = node.server_streams[stream.agent];
+  if (!coordinator_up_) {
+    if (said.message.has_hello()) BreakStream(event.id, Delay(), -1);  // nobody listens
+    return;
+  }
   if (said.message.has_hello()) {
     present = event.id;
   } else if (present != event.id) {

@@ -31,6 +31,10 @@ TEST(World, SeesTwoGenerationsWhenKeepersIgnoreTheirLeases) {
   EXPECT_THAT(FirstViolation(Sabotage::kKeepersIgnoreLeases, 200), testing::HasSubstr("I1: "));
 }
 
+TEST(World, SeesTwoGenerationsWhenANewCoordinatorDoesNotWaitForOldLeases) {
+  EXPECT_THAT(FirstViolation(Sabotage::kPastSaysNothingRuns, 2000), testing::HasSubstr("I1: "));
+}
+
 TEST(World, SeesAStallWhenTheDiskNeverAnswers) {
   EXPECT_THAT(FirstViolation(Sabotage::kDiskNeverCommits, 20), testing::HasSubstr("I4: "));
 }

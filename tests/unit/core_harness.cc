@@ -45,10 +45,10 @@ void CoreHarness::Do(const coordinator::Event& event) {
 }
 
 void CoreHarness::Submit() {
-  Do(JobSubmitted{spec, "token", "test", {}});
+  Do(JobSubmitted{spec, "token", "test", past});
 }
 
-void CoreHarness::Join(const std::string& node, const std::string& incarnation) {
+void CoreHarness::Join(const std::string& node, const std::string& incarnation, uint64_t runs) {
   v1::AgentMessage message;
   auto* hello = message.mutable_hello();
   hello->set_protocol_version(1);
@@ -57,6 +57,7 @@ void CoreHarness::Join(const std::string& node, const std::string& incarnation) 
   hello->set_slots(2);
   hello->set_node_rank_wanted(-1);
   hello->set_address(node);
+  if (runs != 0) hello->add_running()->set_generation(runs);
   auto known = agents_.find(node);
   if (known == agents_.end() || !state.nodes.contains(node))
     agents_[node] = Agent{incarnation, ReliableLink<v1::AgentMessage>(), true};

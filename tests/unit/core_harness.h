@@ -25,6 +25,7 @@ class CoreHarness {
   explicit CoreHarness(uint32_t nodes = 2);
 
   v1::JobSpec spec;
+  Past past;
   State state;
   int64_t now_ns = kSecondNs;
   std::vector<nlohmann::ordered_json> events;
@@ -35,7 +36,8 @@ class CoreHarness {
   int dropped_stagings = 0;
 
   void Submit();
-  void Join(const std::string& node, const std::string& incarnation = "1");
+  // `runs`: a generation in its inventory, which an earlier coordinator ordered; 0: none.
+  void Join(const std::string& node, const std::string& incarnation = "1", uint64_t runs = 0);
   void Detach(const std::string& node);
   // Numbers the message as the node's agent would.
   void Say(const std::string& node, v1::AgentMessage message);
