@@ -1,5 +1,6 @@
 #include "launcher/cli/program.h"
 
+#include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -33,6 +34,27 @@ absl::Status NotExecutable(const std::string& path) {
                                                   ", or name its interpreter before it"));
 }
 
+// A script whose interpreter is not there would fail on every rank, and only say "no such file".
+absl::Status CheckInterpreter(const std::string& path) {
+  char line[256] = "";  // the kernel reads no more of the first line either
+  const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  if (fd < 0) return absl::OkStatus();  // executable, but not readable: the kernel decides
+  const ssize_t got = read(fd, line, sizeof line - 1);
+  close(fd);
+  if (got < 2 || line[0] != '#' || line[1] != '!') return absl::OkStatus();
+  std::string interpreter = line + 2;
+  interpreter = interpreter.substr(0, interpreter.find('\n'));
+  interpreter.erase(0, interpreter.find_first_not_of(" \t"));
+  interpreter = interpreter.substr(0, interpreter.find_first_of(" \t\r"));
+  if (interpreter.empty() || interpreter[0] != '/' || access(interpreter.c_str(), X_OK) == 0) {
+    return absl::OkStatus();
+  }
+  return absl::NotFoundError(absl::StrCat(path, ": its first line names the interpreter ",
+                                          interpreter,
+                                          ", which is not there; install it, or name another one "
+                                          "before the script"));
+}
+
 }  // namespace
 
 absl::StatusOr<std::string> FindProgram(const std::string& name, const std::string& path_variable,
@@ -41,6 +63,7 @@ absl::StatusOr<std::string> FindProgram(const std::string& name, const std::stri
     std::string path = From(working_dir, name);
     switch (Look(path)) {
       case Kind::kExecutable:
+        if (absl::Status status = CheckInterpreter(path); !status.ok()) return status;
         return path;
       case Kind::kNotExecutable:
         return NotExecutable(name);

@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 #include <signal.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <fstream>
@@ -255,6 +256,23 @@ TEST_P(LaunchTest, TwoJobsAtOnceHavePortsOfTheirOwn) {
   Launch first(GetParam(), 1, Shell(script)), second(GetParam(), 1, Shell(script));
   EXPECT_EQ(first.Wait().exit_code, 0) << first.Log(1, 0);
   EXPECT_EQ(second.Wait().exit_code, 0) << second.Log(1, 0);
+}
+
+// A script without its interpreter is bad usage: nothing starts, no run folder is made.
+TEST(LaunchOnceTest, AMissingInterpreterIsNamedAndNothingStarts) {
+  char script[] = "/tmp/ddprun-script-XXXXXX";
+  const int fd = mkstemp(script);
+  ASSERT_GE(fd, 0);
+  const std::string text = "#!/nope/interpreter\n";
+  ASSERT_EQ(write(fd, text.data(), text.size()), static_cast<ssize_t>(text.size()));
+  ASSERT_EQ(fchmod(fd, 0755), 0);
+  close(fd);
+  Launch launch(Mode::kTogether, 1, {"--", script});
+  Finished finished = launch.Wait();
+  unlink(script);
+  EXPECT_EQ(finished.exit_code, 2);
+  EXPECT_NE(finished.output.find("/nope/interpreter"), std::string::npos) << finished.output;
+  EXPECT_NE(access(launch.run_dir().c_str(), F_OK), 0);
 }
 
 }  // namespace
