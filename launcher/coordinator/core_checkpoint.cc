@@ -24,10 +24,20 @@ v1::CoordinatorMessage SettledMessage(const Turn& turn, uint64_t step, bool comm
   return message;
 }
 
+// An agreed checkpoint is over when that of its step is; a stop's stays, since the workers end now.
+void ForgetAgreement(Turn& turn) {
+  Generation& g = turn.state.generation;
+  if (!g.agreement || !g.agreement->told || g.agreement->stop) return;
+  if (g.settled_step < g.agreement->step) return;
+  g.agreement.reset();
+  MaybeRequestEdge(turn);
+}
+
 void Settle(Turn& turn, uint64_t step, bool committed, const std::string& reason) {
   Generation& g = turn.state.generation;
   g.settled_step = std::max(g.settled_step, step);
   turn.SendToMembers(SettledMessage(turn, step, committed, reason));
+  ForgetAgreement(turn);
 }
 
 // This step's checkpoint was committed or dropped, now or in an earlier generation.
@@ -172,6 +182,7 @@ void ConcludeAgreement(Turn& turn) {
   turn.SendToMembers(message);
   g.agreement->told = true;
   g.agreement->step = step;
+  ForgetAgreement(turn);  // a periodic one of that step may be over already
   // A stop that came while a plain checkpoint was being agreed has its own turn now.
   MaybeRequestEdge(turn);
 }

@@ -96,6 +96,33 @@ TEST_F(CoreCheckpoint, IsVetoedEvenWhileTheOneBeforeIsCommitted) {
   EXPECT_FALSE(Settled(job_, "a").committed());
 }
 
+// However often it is asked for while one is on its way, one more follows; and later ones as well.
+TEST_F(CoreCheckpoint, OnDemandIsAgreedEachTimeOneIsOver) {
+  const auto agree = [this](uint64_t step) {
+    for (uint32_t rank = 0; rank < 4; ++rank) job_.Edge(rank, step);
+  };
+  job_.Ask(v1::ControlRequest::CHECKPOINT);
+  agree(3);
+  job_.Ask(v1::ControlRequest::CHECKPOINT);
+  job_.Ask(v1::ControlRequest::CHECKPOINT);
+  EXPECT_EQ(job_.CountSent("a", C::kEdgeRequest), 1);
+  All(3, F::WRITTEN);
+  job_.Stored(true);
+  EXPECT_EQ(job_.CountSent("a", C::kEdgeRequest), 2);
+  agree(5);
+  All(5, F::WRITTEN);
+  job_.Stored(false);
+  EXPECT_EQ(job_.CountSent("a", C::kEdgeRequest), 2);
+  job_.Ask(v1::ControlRequest::CHECKPOINT);
+  EXPECT_EQ(job_.CountSent("a", C::kEdgeRequest), 3);
+  // The periodic checkpoint of that very step is over before its edges have come.
+  All(7, F::WRITTEN);
+  job_.Stored(true);
+  agree(7);
+  job_.Ask(v1::ControlRequest::CHECKPOINT);
+  EXPECT_EQ(job_.CountSent("a", C::kEdgeRequest), 4);
+}
+
 TEST_F(CoreCheckpoint, ThatIsLeftOutIsAnEventAndNothingElse) {
   All(10, F::STARTED);
   job_.Checkpoint(0, 20, F::SKIPPED);
