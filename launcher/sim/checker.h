@@ -13,7 +13,8 @@
 //  I9  a stop ends with the status stopped and 128 + the signal
 //  I10 no deadline lies in the past once it was answered
 //  I11 on a network that loses nothing, a generation fails only near a disturbance
-// I1, I4, I10 and I11 are observed by the world (world.h), which knows processes and time; the
+//  I12 a checkpoint that is asked for is agreed in bounded time, while the generation lasts
+// I1, I4 and I10 to I12 are observed by the world (world.h), which knows processes and time; the
 // others here. Pure values.
 #pragma once
 

@@ -10,6 +10,7 @@ namespace {
 // Longer than any wait that the rules allow once all is quiet: join timeout 30 s, back-off 8 s,
 // grace 6 s, collective timeout 12 s, lease and margin 4 s, one after the other.
 constexpr int64_t kStallNs = 90 * kSecondNs;
+constexpr int64_t kAgreeNs = 12 * kSecondNs;  // a checkpoint before it, and an edge of each rank
 constexpr uint64_t kEventsMax = 400'000;
 // After the end the coordinator still answers for so long, so that agents hear of it.
 constexpr int64_t kAfterEndNs = 500 * kMillisecondNs;
@@ -260,6 +261,11 @@ void World::CheckTwoGenerations() {
 
 void World::CheckProgress() {
   if (finished_) return;
+  if (checkpoint_asked_ns_ != 0 &&
+      now_ns_ - std::max(checkpoint_asked_ns_, quiet_from_ns_) > kAgreeNs) {
+    checker_.Violate("I12", absl::StrCat("a checkpoint was asked for at ",
+                                         checkpoint_asked_ns_ / 1e9, " s and not agreed since"));
+  }
   if (now_ns_ - std::max(progress_ns_, quiet_from_ns_) > kStallNs || events_ > kEventsMax) {
     checker_.Violate("I4",
                      absl::StrCat("no progress since ", progress_ns_ / 1e9, " s, all quiet since ",

@@ -165,6 +165,7 @@ class World {
   bool InjectIntoNode(FaultKind kind, SimNode& node);
   bool InjectControl(FaultKind kind);
   bool InjectCoordinatorDeath();
+  bool EveryRankTrains() const;
   SimWorker* AnyWorker(SimKeeper** keeper);
   SimNode* AnyNode();
   void KillNode(SimNode& node);
@@ -209,6 +210,7 @@ class World {
   uint64_t next_fault_event_ = 0;
   int64_t quiet_from_ns_ = 0;  // no disturbance after this
   int64_t progress_ns_ = 0;
+  int64_t checkpoint_asked_ns_ = 0;  // and not agreed yet; 0: none
   uint64_t best_step_ = 0;
 };
 

@@ -42,6 +42,7 @@ void World::Submit(const coordinator::Past& past, bool resume) {
 
 void World::KillCoordinator() {
   coordinator_up_ = false;
+  checkpoint_asked_ns_ = 0;
   coordinator_armed_ns_ = 0;
   coordinator_paused_until_ns_ = 0;
   for (SimNode& node : nodes_) {
@@ -90,6 +91,7 @@ void World::CoordinatorTime(const SimEvent& event) {
 }
 
 void World::Do(coordinator::SendToNode& effect) {
+  if (effect.message.has_checkpoint_at()) checkpoint_asked_ns_ = 0;
   const SimNode& node = nodes_[NumberIn(effect.node)];
   const uint32_t agent = NumberIn(effect.incarnation);
   if (agent >= node.server_streams.size() || node.server_streams[agent] == 0) return;
@@ -112,7 +114,10 @@ void World::Do(coordinator::CloseNode& effect) {
 void World::Do(coordinator::RecordEvent& effect) {
   const auto& name = effect.event.begin()->get_ref<const std::string&>();
   past_.generation = std::max(past_.generation, effect.event["generation"].get<uint64_t>());
-  if (name == "generation_ended") past_.may_run = false;
+  if (name == "generation_ended") {
+    past_.may_run = false;
+    checkpoint_asked_ns_ = 0;
+  }
   if (name == "generation_started") {
     past_.may_run = true;
     NoteProgress();

@@ -258,6 +258,14 @@ void World::CutOff(SimNode& node) {
   queue_.Push({.when_ns = noticed_ns, .what = What::kStreamBreaks, .id = node.stream});
 }
 
+// As the coordinator sees it: it can ask them for an edge.
+bool World::EveryRankTrains() const {
+  const auto& workers = coordinator_.generation.workers;
+  return coordinator_.phase == coordinator::Phase::kRunning &&
+         std::all_of(workers.begin(), workers.end(),
+                     [](const coordinator::Worker& w) { return w.ready && !w.exited; });
+}
+
 bool World::InjectControl(FaultKind kind) {
   if (!coordinator_up_ || coordinator_paused_until_ns_ > now_ns_) return false;
   coordinator::ControlAsked asked;
@@ -268,7 +276,9 @@ bool World::InjectControl(FaultKind kind) {
   if (kind != FaultKind::kAskCheckpoint) asked.signal = kSignals[random_.Below(3)];
   if (tracing()) Say("FAULT", absl::StrCat(FaultName(kind), ", signal ", asked.signal));
   if (kind != FaultKind::kAskCheckpoint) checker_.StopWasAsked(!finished_, asked.signal);
+  const bool wanted = kind == FaultKind::kAskCheckpoint && EveryRankTrains();
   StepCoordinator(asked);
+  if (wanted) checkpoint_asked_ns_ = now_ns_;
   return true;
 }
 
