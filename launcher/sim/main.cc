@@ -1,5 +1,6 @@
 // ddprun-sim: runs the control plane under seeded faults and checks its invariants
 // (docs/simulator.md).
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <cstdio>
