@@ -14,8 +14,8 @@
 namespace ddprun::cli {
 namespace {
 
-// GNU timeout and some batch systems send a signal to the process and then to its whole group: one
-// wish, told twice within moments by the same sender. A person's second Ctrl-C comes from the
+// GNU timeout and some batch systems send a stop signal to the process and then to its whole group:
+// one wish, told twice within moments by the same sender. A person's second Ctrl-C comes from the
 // terminal, and never counts as such.
 constexpr std::chrono::milliseconds kSameWish{100};
 
@@ -69,8 +69,9 @@ void SignalThread::Run() {
     signalfd_siginfo info = {};
     if (read(signal_fd_, &info, sizeof info) != sizeof info) continue;
     const auto now = std::chrono::steady_clock::now();
-    const bool same_wish = info.ssi_code == SI_USER && info.ssi_pid == last.ssi_pid &&
-                           info.ssi_signo == last.ssi_signo && now - last_came < kSameWish;
+    const bool same_wish = info.ssi_signo != SIGUSR2 && info.ssi_code == SI_USER &&
+                           info.ssi_pid == last.ssi_pid && info.ssi_signo == last.ssi_signo &&
+                           now - last_came < kSameWish;
     last = info;
     last_came = now;
     if (!same_wish) on_signal_(static_cast<int>(info.ssi_signo));

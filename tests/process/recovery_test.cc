@@ -95,7 +95,15 @@ TEST_P(RecoveryTest, Usr2WritesACheckpointOfAnAgreedStep) {
         return e["event"] == "checkpoint_committed" && e["step"].get<int>() % 50 != 0;
       },
       10);
-  EXPECT_TRUE(asked);
+  ASSERT_TRUE(asked);
+  // And again, when that one is done with.
+  launch.Signal(SIGUSR2);
+  EXPECT_TRUE(launch.WaitFor(
+      [&](const Json& e) {
+        return e["event"] == "checkpoint_committed" && e["step"].get<int>() % 50 != 0 &&
+               e["step"] != (*asked)["step"];
+      },
+      10));
   EXPECT_EQ(launch.Wait().exit_code, 0);
   EXPECT_EQ(launch.Result()["generations"], 1);
 }
