@@ -15,9 +15,11 @@ namespace ddprun::cli {
 namespace {
 
 // GNU timeout and some batch systems send a stop signal to the process and then to its whole group:
-// one wish, told twice within moments by the same sender. A person's second Ctrl-C comes from the
-// terminal, and never counts as such.
-constexpr std::chrono::milliseconds kSameWish{100};
+// one wish, told twice by the same sender. For SIGINT the time is short, since scripts stand in for
+// a person's second Ctrl-C (one that comes from the terminal has no sender and always counts).
+std::chrono::milliseconds SameWish(uint32_t signal) {
+  return std::chrono::milliseconds(signal == SIGINT ? 20 : signal == SIGUSR2 ? 0 : 1000);
+}
 
 sigset_t HandledSignals() {
   sigset_t set;
@@ -69,9 +71,9 @@ void SignalThread::Run() {
     signalfd_siginfo info = {};
     if (read(signal_fd_, &info, sizeof info) != sizeof info) continue;
     const auto now = std::chrono::steady_clock::now();
-    const bool same_wish = info.ssi_signo != SIGUSR2 && info.ssi_code == SI_USER &&
-                           info.ssi_pid == last.ssi_pid && info.ssi_signo == last.ssi_signo &&
-                           now - last_came < kSameWish;
+    const bool same_wish = info.ssi_code == SI_USER && info.ssi_pid == last.ssi_pid &&
+                           info.ssi_signo == last.ssi_signo &&
+                           now - last_came < SameWish(info.ssi_signo);
     last = info;
     last_came = now;
     if (!same_wish) on_signal_(static_cast<int>(info.ssi_signo));

@@ -47,7 +47,8 @@ TEST(SignalsTest, ASecondInterruptKillsAtOnce) {
   ddprun.WaitFor("] up", 2);
   ddprun.Signal(SIGINT);
   ddprun.WaitFor("] no", 2);
-  ddprun.Signal(SIGINT);
+  // From another sender: one sender's signal told twice within moments is one wish.
+  ASSERT_EQ(std::system(("kill -INT " + std::to_string(ddprun.pid())).c_str()), 0);
   std::string all;
   EXPECT_EQ(ddprun.WaitForEnd(&all), 130);
   EXPECT_THAT(all, HasSubstr("killing the workers"));
