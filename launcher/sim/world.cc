@@ -10,7 +10,7 @@ namespace {
 // Longer than any wait that the rules allow once all is quiet: join timeout 30 s, back-off 8 s,
 // grace 6 s, collective timeout 12 s, lease and margin 4 s, one after the other.
 constexpr int64_t kStallNs = 90 * kSecondNs;
-constexpr int64_t kAgreeNs = 12 * kSecondNs;  // a checkpoint before it, and an edge of each rank
+constexpr int64_t kAgreeNs = 25 * kSecondNs;  // a rank may hang: the collective timeout, and more
 constexpr uint64_t kEventsMax = 400'000;
 // After the end the coordinator still answers for so long, so that agents hear of it.
 constexpr int64_t kAfterEndNs = 500 * kMillisecondNs;
