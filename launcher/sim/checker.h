@@ -14,7 +14,8 @@
 //  I10 no deadline lies in the past once it was answered
 //  I11 on a network that loses nothing, a generation fails only near a disturbance
 //  I12 a checkpoint that is asked for is agreed in bounded time, while the generation lasts
-// I1, I4 and I10 to I12 are observed by the world (world.h), which knows processes and time; the
+//  I13 a job succeeds only when every rank of its last generation ended with 0
+// I1, I4 and I10 to I13 are observed by the world (world.h), which knows processes and time; the
 // others here. Pure values.
 #pragma once
 

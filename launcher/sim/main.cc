@@ -69,6 +69,10 @@ std::optional<Options> Parse(const std::vector<std::string>& arguments) {
     const std::string& name = arguments[i];
     const std::string value = i + 1 < arguments.size() ? arguments[i + 1] : "";
     bool good = true;
+    if (name == "--help") {
+      std::fputs(kUsage, stdout);
+      std::exit(0);
+    }
     if (name == "--trace") {
       options.trace = true;
       continue;

@@ -41,6 +41,7 @@ struct SimWorker {
   uint32_t rank = 0;
   int32_t pid = 0;
   bool alive = false;
+  bool ended_well = false;  // with exit code 0
   bool hung = false;
   bool ends = false;  // its exit is on the way
   Stage stage = Stage::kBooting;

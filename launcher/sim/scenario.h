@@ -81,6 +81,8 @@ enum class Sabotage {
   kNone,
   kKeepersIgnoreLeases,  // I1
   kPastSaysNothingRuns,  // I1: a new coordinator does not wait for old leases
+  kKeepersHideFailures,  // I13: every end is told as one with 0
+  kWorkersIgnoreEdges,   // I12: nobody answers when a checkpoint is to be agreed
   kDiskNeverCommits,     // I4: nobody hears the end of a checkpoint
   kWrongResumeStep,      // I2: the disk names a step that was never committed
 };

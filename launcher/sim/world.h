@@ -58,6 +58,7 @@ class World {
   void CheckTwoGenerations();
   void CheckProgress();
   void CheckFailure();
+  void CheckSuccess();
   void NoteProgress() { progress_ns_ = now_ns_; }
   // Faults, losses and pauses end here; from then on the job must go on.
   void Disturb(int64_t until_ns);

@@ -182,6 +182,20 @@ void World::Do(coordinator::DropStaging& effect) {
   disk_.DropStaging(effect.generation, effect.step);
 }
 
+void World::CheckSuccess() {
+  uint32_t well = 0;
+  for (const SimKeeper& keeper : keepers_) {
+    if (keeper.generation != coordinator_.generation.number) continue;
+    well += static_cast<uint32_t>(std::count_if(keeper.workers.begin(), keeper.workers.end(),
+                                                [](const SimWorker& w) { return w.ended_well; }));
+  }
+  if (well != coordinator_.generation.workers.size()) {
+    checker_.Violate("I13",
+                     absl::StrCat("the job succeeded, but only ", well, " of ",
+                                  coordinator_.generation.workers.size(), " ranks ended with 0"));
+  }
+}
+
 void World::Do(coordinator::FinishJob& effect) {
   finished_ = true;
   outcome_ = effect.outcome;
@@ -189,6 +203,7 @@ void World::Do(coordinator::FinishJob& effect) {
     Say("coordinator", absl::StrCat("ends: ", outcome_.status, " ", outcome_.exit_code, " ",
                                     outcome_.failure_kind, " ", outcome_.reason));
   }
+  if (outcome_.status == "succeeded") CheckSuccess();
   // Nothing of the job may be left where it could run, but for what an earlier coordinator left to
   // end with its leases.
   for (const SimKeeper& keeper : keepers_) {

@@ -156,6 +156,8 @@ void World::WorkerEnded(SimKeeper& keeper, SimWorker& worker, int32_t code, int3
     code = 0;
   }
   RemoveLive(keeper, worker);
+  worker.ended_well = code == 0 && signal == 0;
+  if (scenario_.sabotage == Sabotage::kKeepersHideFailures) code = signal = 0;
   v1::AgentMessage fact;
   auto* exited = fact.mutable_worker_exited();
   exited->set_generation(keeper.generation);

@@ -70,6 +70,7 @@ void World::Hear(SimKeeper& keeper, SimWorker& worker, const v1::CoordinatorMess
 
 // The library's thread answers, also while the training thread hangs.
 void World::HearEdge(SimKeeper& keeper, SimWorker& worker, const v1::EdgeRequest& request) {
+  if (scenario_.sabotage == Sabotage::kWorkersIgnoreEdges) return;
   const bool still = worker.stage == Stage::kEdge || worker.stage == Stage::kDone ||
                      worker.ending || worker.completed >= scenario_.work.total_steps;
   auto found = std::find_if(worker.requests.begin(), worker.requests.end(),

@@ -39,6 +39,14 @@ TEST(World, SeesAStallWhenTheDiskNeverAnswers) {
   EXPECT_THAT(FirstViolation(Sabotage::kDiskNeverCommits, 20), testing::HasSubstr("I4: "));
 }
 
+TEST(World, SeesASuccessThatIsNone) {
+  EXPECT_THAT(FirstViolation(Sabotage::kKeepersHideFailures, 50), testing::HasSubstr("I13: "));
+}
+
+TEST(World, SeesACheckpointThatIsNeverAgreed) {
+  EXPECT_THAT(FirstViolation(Sabotage::kWorkersIgnoreEdges, 2000), testing::HasSubstr("I12: "));
+}
+
 TEST(World, SeesAResumeStepThatWasNeverCommitted) {
   EXPECT_THAT(FirstViolation(Sabotage::kWrongResumeStep, 5), testing::HasSubstr("I2: "));
 }
