@@ -63,6 +63,18 @@ bool SpeaksOfCurrentGeneration(const State& state, const v1::AgentMessage& messa
     case M::kWorkerResult:
       generation = message.worker_result().generation();
       break;
+    case M::kWorkerStalled:
+      generation = message.worker_stalled().generation();
+      break;
+    case M::kWorkersExamined:
+      generation = message.workers_examined().generation();
+      break;
+    case M::kWorkersSignalled:
+      generation = message.workers_signalled().generation();
+      break;
+    case M::kNodeUnhealthy:
+      generation = message.node_unhealthy().generation();
+      break;
     case M::kLeaving:
     case M::kHello:
     case M::kHeartbeat:
@@ -108,6 +120,10 @@ void Dispatch(Turn& turn, Node& node, const v1::AgentMessage& message) {
       return HandleResult(turn, message.worker_result());
     case M::kLeaving:
       return LoseNode(turn, node.name, "it left: " + message.leaving().reason());
+    case M::kWorkerStalled:
+    case M::kWorkersExamined:
+    case M::kWorkersSignalled:
+    case M::kNodeUnhealthy:
     case M::kHello:
     case M::MESSAGE_NOT_SET:
       return;
