@@ -184,6 +184,8 @@ uint64_t GenerationOf(const v1::CoordinatorMessage& message) {
       return message.checkpoint_at().generation();
     case M::kCheckpointSettled:
       return message.checkpoint_settled().generation();
+    case M::kExamineWorkers:
+      return message.examine_workers().generation();
     default:
       return 0;
   }
@@ -226,6 +228,7 @@ void HandleCoordinator(Turn& turn, const CoordinatorSaid& said) {
       // L26: workers of a generation hear of no other.
       if (running != 0 && GenerationOf(message) == running) turn.out.push_back(TellWorker{message});
       return;
+    case M::kExamineWorkers:
     case M::kWelcome:
     case M::MESSAGE_NOT_SET:
       return;

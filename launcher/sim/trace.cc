@@ -64,6 +64,16 @@ std::string DescribeFact(const v1::AgentMessage& m) {
       return GenerationAndRank("WorkerResult", m.worker_result());
     case M::kLeaving:
       return absl::StrCat("Leaving: ", m.leaving().reason());
+    case M::kWorkerStalled:
+      return GenerationAndRank("WorkerStalled", m.worker_stalled());
+    case M::kWorkersExamined:
+      return absl::StrCat("WorkersExamined g", m.workers_examined().generation());
+    case M::kWorkersSignalled:
+      return absl::StrCat("WorkersSignalled g", m.workers_signalled().generation(), " signal ",
+                          m.workers_signalled().signal());
+    case M::kNodeUnhealthy:
+      return absl::StrCat("NodeUnhealthy g", m.node_unhealthy().generation(), ": ",
+                          m.node_unhealthy().reason());
     case M::MESSAGE_NOT_SET:
       return "nothing";
   }
@@ -109,6 +119,9 @@ std::string DescribeOrder(const v1::CoordinatorMessage& m) {
       return absl::StrCat("SignalWorkers g", m.signal_workers().generation());
     case M::kJobEnded:
       return absl::StrCat("JobEnded ", m.job_ended().status());
+    case M::kExamineWorkers:
+      return absl::StrCat("ExamineWorkers g", m.examine_workers().generation(), ": ",
+                          m.examine_workers().reason());
     case M::MESSAGE_NOT_SET:
       return "nothing";
   }
