@@ -24,6 +24,7 @@ else
   need_packages APT_LAUNCHER APT_WORKER
 fi
 need_wheels "$wheels"
+if [[ "$tests" == yes ]]; then need_peer paddle "paddlepaddle==$(pin PADDLE_VERSION)"; fi
 
 cd "$ROOT"
 dir="$(build_dir "$preset")"

@@ -85,6 +85,20 @@ need_wheels() {
   ) 9>"$ROOT/.deps/lock"
 }
 
+# need_peer NAME PACKAGE: a virtual environment .deps/NAME of its own for another project's package, which sees the wheels of
+# .deps/venv but cannot change them.
+need_peer() {
+  local name="$1" package="$2" folder="$ROOT/.deps/$1"
+  if [[ -f "$folder/ddprun-package" && "$(cat "$folder/ddprun-package")" == "$package" ]]; then return; fi
+  say "installing $package in $folder"
+  mkdir -p "$ROOT/.deps"
+  rm -rf "$folder"
+  python3 -m venv "$folder"
+  (cd "$VENV"/lib/python3*/site-packages && pwd) >"$(echo "$folder"/lib/python3*/site-packages)/ddprun.pth"
+  "$folder/bin/python" -m pip install --quiet --disable-pip-version-check "$package"
+  printf '%s\n' "$package" >"$folder/ddprun-package"
+}
+
 # Compile jobs: one per core, but no more than memory allows at 1.5 GB for a file that includes LibTorch.
 compile_jobs() {
   local cores kib limit
