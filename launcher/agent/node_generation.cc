@@ -1,0 +1,236 @@
+#include "launcher/agent/node_generation.h"
+
+#include <time.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/files.h"
+#include "launcher/agent/health_check.h"
+#include "launcher/agent/orphans.h"
+#include "launcher/agent/worker_spec.h"
+
+namespace ddprun::agent {
+namespace {
+
+constexpr int kPacketsPerTurn = 256;  // of one keeper, so that orders are never starved by output
+constexpr int64_t kMillisecondNs = 1'000'000;
+
+int64_t ClockNs(clockid_t clock) {
+  timespec now = {};
+  clock_gettime(clock, &now);
+  return now.tv_sec * 1'000'000'000LL + now.tv_nsec;
+}
+
+}  // namespace
+
+void NodeGeneration::Begin(const SpawnKeeper& order) {
+  order_ = order.order;
+  lease_until_ns_ = order.lease_until_ns;
+  notes_ = WorkerNotes{};
+  notes_.generation = order_.generation();
+  notes_.first_rank = order_.first_rank();
+  unkillable_.clear();
+  const absl::Status made = MakeFolders();
+  if (!made.ok()) return TellStartFailure(made);
+  Prepare(ClockNs(CLOCK_BOOTTIME));
+}
+
+absl::Status NodeGeneration::MakeFolders() {
+  absl::Status made = PosixFileSystem().MakeDirectories(ParentPath(LogPath(order_, 0)));
+  if (!made.ok()) return made;
+  return PosixFileSystem().MakeDirectories(order_.spec().run_dir() + "/state");
+}
+
+void NodeGeneration::Prepare(int64_t now_ns) {
+  preparation_ = std::make_unique<Preparation>();
+  if (!order_.spec().supervision().health_check().empty()) {
+    preparation_->Add(std::make_unique<HealthCheck>(order_, options_.node, options_.keeper_path));
+  }
+  ContinuePreparation(now_ns);
+}
+
+void NodeGeneration::ContinuePreparation(int64_t now_ns) {
+  PreparationResult result = preparation_->Advance(now_ns);
+  for (const std::string& line : preparation_->TakeLines()) options_.console->Say(line);
+  if (result.state == PreparationResult::State::kWorking) return;
+  const std::vector<int32_t> unkillable = preparation_->unkillable_pids();
+  preparation_.reset();
+  if (result.state == PreparationResult::State::kReady) {
+    const absl::Status started = StartKeeper(now_ns);
+    if (!started.ok()) TellStartFailure(started);
+    return;
+  }
+  if (notes_.stop_ordered_ns == 0) {
+    v1::AgentMessage fact;
+    fact.mutable_node_unhealthy()->set_generation(notes_.generation);
+    fact.mutable_node_unhealthy()->set_reason(result.text);
+    events_.push_back(KeeperSaid{notes_.generation, std::move(fact)});
+  }
+  events_.push_back(KeeperGone{notes_.generation, false, std::move(result.text), unkillable});
+}
+
+absl::Status NodeGeneration::StartKeeper(int64_t now_ns) {
+  NodeFacts facts{options_.node, options_.worker_path, 0};
+  if (order_.group_rank() == 0 && order_.master_port() == 0) {
+    absl::Status reserved = master_port_.Reserve(order_.master_address());
+    if (!reserved.ok()) return reserved;
+    facts.master_port = master_port_.port();
+  }
+  for (uint32_t i = 0; i < order_.local_world_size(); ++i) {
+    const uint32_t rank = order_.first_rank() + i;
+    notes_.log_paths[rank] = LogPath(order_, rank);
+  }
+  // What is left of the lease now: the preparation has taken its time.
+  const int64_t lease_milliseconds =
+      lease_until_ns_ == 0
+          ? 0
+          : std::max<int64_t>(lease_until_ns_ - now_ns, kMillisecondNs) / kMillisecondNs;
+  absl::StatusOr<std::unique_ptr<KeeperProcess>> keeper =
+      KeeperProcess::Spawn(options_.keeper_path, MakeKeeperSpec(order_, facts, lease_milliseconds));
+  if (!keeper.ok()) return keeper.status();
+  keeper_ = std::move(*keeper);
+  keeper_gone_.reset();
+  keeper_closed_ = false;
+  return absl::OkStatus();
+}
+
+// Told as a failure of the node's first rank, so that it stands in the report.
+void NodeGeneration::TellStartFailure(const absl::Status& status) {
+  master_port_.Release();
+  v1::AgentMessage fact;
+  auto* failed = fact.mutable_worker_failed();
+  failed->set_generation(order_.generation());
+  failed->set_rank(order_.first_rank());
+  failed->set_kind(v1::WorkerFailed::START);
+  failed->set_message(std::string(status.message()));
+  failed->set_time_ns(1);
+  events_.push_back(KeeperSaid{order_.generation(), std::move(fact)});
+  events_.push_back(KeeperGone{order_.generation(), false, std::string(status.message()), {}});
+}
+
+void NodeGeneration::Stop(const v1::StopWorkers& order) {
+  if (notes_.generation != order.generation() || (!keeper_ && !preparation_)) return;
+  if (notes_.stop_ordered_ns == 0) notes_.stop_ordered_ns = ClockNs(CLOCK_REALTIME);
+  if (preparation_) {
+    preparation_->Cancel();
+    return ContinuePreparation(ClockNs(CLOCK_BOOTTIME));
+  }
+  const char* mode = order.mode() == v1::StopWorkers::ABORT  ? "abort"
+                     : order.mode() == v1::StopWorkers::STOP ? "stop"
+                                                             : "kill";
+  PacketWriter writer("Stop");
+  writer.Text("MODE", mode).Text("REASON", order.reason());
+  if (order.grace_seconds() > 0) {
+    writer.Integer("GRACE_MS", static_cast<int64_t>(order.grace_seconds() * 1000));
+  }
+  keeper_->Send(writer.Finish());
+}
+
+void NodeGeneration::Tell(const v1::CoordinatorMessage& message) {
+  int64_t rank = -1;
+  std::optional<std::string> packet = WorkerPacketOf(message, &rank);
+  if (!packet || !keeper_) return;
+  for (const auto& [own_rank, path] : notes_.log_paths) {
+    if (rank >= 0 && own_rank != static_cast<uint32_t>(rank)) continue;
+    keeper_->Send(PacketWriter("Packet").Unsigned("RANK", own_rank).FinishWithBody(*packet));
+  }
+}
+
+void NodeGeneration::Signal(const SignalWorkers& order) {
+  if (keeper_) keeper_->Send(PacketWriter("Signal").Integer("NUMBER", order.signal).Finish());
+}
+
+void NodeGeneration::RenewLease(int64_t until_ns) {
+  lease_until_ns_ = until_ns;
+  // As a moment, so that the time for which the packet waits counts too.
+  if (keeper_) keeper_->Send(PacketWriter("Lease").Integer("UNTIL_NS", until_ns).Finish());
+}
+
+void NodeGeneration::Abandon() {
+  preparation_.reset();
+  keeper_.reset();
+  EndOrphans();
+}
+
+void NodeGeneration::AddPolls(std::vector<pollfd>* polls) const {
+  if (preparation_) preparation_->AddPolls(polls);
+  if (!keeper_) return;
+  polls->push_back({keeper_->pid_fd(), POLLIN, 0});
+  if (keeper_closed_) return;
+  const short send = keeper_->WantsToSend() ? POLLOUT : 0;
+  polls->push_back({keeper_->control_fd(), static_cast<short>(POLLIN | send), 0});
+}
+
+void NodeGeneration::Pump(int64_t now_ns) {
+  if (preparation_) ContinuePreparation(now_ns);
+  if (keeper_) PumpKeeper();
+}
+
+std::deque<Event> NodeGeneration::TakeEvents() {
+  return std::exchange(events_, {});
+}
+
+void NodeGeneration::PumpKeeper() {
+  keeper_->Flush();
+  // Whether it has ended is asked before its last packets are read, so that none is missed.
+  const bool dead = keeper_->Reap();
+  std::string bytes;
+  for (int i = 0; dead || i < kPacketsPerTurn; ++i) {
+    bool end = false;
+    if (!keeper_->Receive(&bytes, &end)) {
+      keeper_closed_ = keeper_closed_ || end;
+      break;
+    }
+    std::optional<Packet> packet = Packet::Parse(bytes, nullptr);
+    if (packet) HandlePacket(*packet);
+  }
+  if (dead) HandleKeeperEnd();
+}
+
+void NodeGeneration::HandlePacket(const Packet& packet) {
+  if (packet.type() == "Console") {
+    options_.console->WorkerOutput(Prefix(packet), packet.body().value_or(""),
+                                   packet.Unsigned("DROPPED").value_or(0));
+    return;
+  }
+  if (packet.type() == "Gone") {
+    keeper_gone_ = KeeperGone{notes_.generation, false, "all its workers ended", {}};
+    return;
+  }
+  if (packet.type() == "LeaseExpired") {
+    options_.console->Say(
+        "ddprun: the coordinator was not heard for the length of the lease; the workers of this "
+        "node are ended");
+  }
+  if (packet.type() == "Exited") options_.console->EndOf(Prefix(packet));
+  if (packet.type() == "Unkillable") {
+    unkillable_.push_back(static_cast<int32_t>(packet.Integer("PID").value_or(0)));
+  }
+  std::optional<v1::AgentMessage> fact = FactOf(packet, notes_);
+  if (fact) events_.push_back(KeeperSaid{notes_.generation, std::move(*fact)});
+}
+
+std::string NodeGeneration::Prefix(const Packet& packet) const {
+  std::string rank = absl::StrCat(packet.Unsigned("RANK").value_or(0));
+  if (order_.group_world_size() == 1) return rank;
+  return absl::StrCat(options_.node, ":", rank);
+}
+
+void NodeGeneration::HandleKeeperEnd() {
+  keeper_.reset();
+  KeeperGone gone{notes_.generation, true, "its keeper died", {}};
+  if (keeper_gone_) {
+    gone = *keeper_gone_;
+  } else {
+    // The workers died with it (PR_SET_PDEATHSIG); their children were left to us.
+    gone.unkillable_pids = EndOrphans();
+  }
+  gone.unkillable_pids.insert(gone.unkillable_pids.end(), unkillable_.begin(), unkillable_.end());
+  unkillable_.clear();
+  master_port_.Release();
+  events_.push_back(std::move(gone));
+}
+
+}  // namespace ddprun::agent

@@ -1,0 +1,78 @@
+// NodeGeneration: what a node does for one generation, from the preparation to the end of its
+// keeper. The part of the agent's shell that has to do with processes; agent.h has the loop.
+//
+// A passive object of the loop thread: it polls the descriptors, calls Pump when it wakes up, and
+// gives the events to the core afterwards. At most one generation at a time. All times are
+// CLOCK_BOOTTIME in nanoseconds unless they are said to be others.
+#pragma once
+
+#include <poll.h>
+
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "launcher/agent/core.h"
+#include "launcher/agent/keeper_facts.h"
+#include "launcher/agent/keeper_process.h"
+#include "launcher/agent/preparation.h"
+#include "launcher/agent/reserved_port.h"
+#include "launcher/console/console.h"
+
+namespace ddprun::agent {
+
+class NodeGeneration {
+ public:
+  struct Options {
+    std::string node;
+    std::string keeper_path;
+    std::string worker_path;
+    Console* console = nullptr;  // outlives this
+  };
+  explicit NodeGeneration(Options options) : options_(std::move(options)) {}
+
+  // ---- orders of the core. REQUIRES for Begin: the one before is over.
+  void Begin(const SpawnKeeper& order);
+  void Stop(const v1::StopWorkers& order);
+  void Tell(const v1::CoordinatorMessage& message);
+  void Signal(const SignalWorkers& order);
+  void RenewLease(int64_t until_ns);
+  // Leaves without further talk: the end of the keeper's socket makes it kill everything.
+  void Abandon();
+
+  // ---- the loop
+  void AddPolls(std::vector<pollfd>* polls) const;
+  int64_t NextDeadlineNs() const { return preparation_ ? preparation_->NextDeadlineNs() : 0; }
+  void Pump(int64_t now_ns);
+  // What happened, in order.
+  std::deque<Event> TakeEvents();
+
+ private:
+  absl::Status MakeFolders();
+  void Prepare(int64_t now_ns);
+  void ContinuePreparation(int64_t now_ns);
+  absl::Status StartKeeper(int64_t now_ns);
+  void TellStartFailure(const absl::Status& status);
+  void PumpKeeper();
+  void HandlePacket(const Packet& packet);
+  void HandleKeeperEnd();
+  std::string Prefix(const Packet& packet) const;
+
+  Options options_;
+  v1::StartWorkers order_;
+  int64_t lease_until_ns_ = 0;  // 0: none
+  std::unique_ptr<Preparation> preparation_;
+  std::unique_ptr<KeeperProcess> keeper_;
+  bool keeper_closed_ = false;
+  std::optional<KeeperGone> keeper_gone_;
+  std::vector<int32_t> unkillable_;
+  WorkerNotes notes_;
+  ReservedPort master_port_;
+  std::deque<Event> events_;
+};
+
+}  // namespace ddprun::agent
