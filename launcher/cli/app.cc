@@ -152,7 +152,7 @@ absl::Status ApplyOptions(const std::vector<std::string>& arguments, Options* op
     return absl::InvalidArgumentError(error.what());
   }
   for (const OptionRow& row : OptionRows()) {
-    const std::string name(FirstName(row));
+    const std::string name(LongName(row));
     const CLI::Option* option = app->get_option_no_throw(name);
     if (option == nullptr || option->count() == 0 || row.set == nullptr) continue;
     const CLI::results_t& values = option->results();

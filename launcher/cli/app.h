@@ -3,6 +3,7 @@
 // CLI11 reports errors by exceptions; they end here. One thread at a time.
 #pragma once
 
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -18,6 +19,11 @@ std::string HelpText(Command command, const std::string& name);
 // Applies options, spelled as in the table: "--name" or "--name=value". A later value of the same
 // option replaces an earlier one, but for --set.
 absl::Status ApplyOptions(const std::vector<std::string>& arguments, Options* options);
+
+// torchrun's PET_ variables, for options that are not `given` (spelled as above).
+absl::Status ApplyTorchrunVariables(const std::map<std::string, std::string>& environment,
+                                    unsigned command, const std::vector<std::string>& given,
+                                    Options* options);
 
 // What the options given must not be together, or lack, for their command.
 absl::Status CheckCombination(const Options& options);

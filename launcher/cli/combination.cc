@@ -1,6 +1,12 @@
 // What makes no sense together, or at all, for a command.
+#include <algorithm>
+#include <csignal>
+
 #include "absl/strings/str_cat.h"
 #include "launcher/cli/app.h"
+#include "launcher/cli/supervision_values.h"
+#include "launcher/cli/torchrun_values.h"
+#include "launcher/cli/values.h"
 
 namespace ddprun::cli {
 namespace {
@@ -20,17 +26,131 @@ absl::Status CheckAgent(const Options& o) {
 
 absl::Status CheckNodes(const Options& o) {
   if (o.command != Command::kRun) return absl::OkStatus();
-  const uint32_t nodes = o.nodes_max.value_or(1);
-  if (nodes > 1) {
+  if (o.nodes_max.value_or(1) > 1) {
+    const uint32_t min = o.nodes_min.value_or(1);
+    const std::string nodes =
+        min == *o.nodes_max ? absl::StrCat(min) : absl::StrCat(min, ":", *o.nodes_max);
+    const std::string place = o.torchrun.rdzv_endpoint.value_or("HOST:PORT");
     return absl::InvalidArgumentError(absl::StrCat(
         "--nnodes ", nodes, ": `ddprun run` has one node; for several, start\n",
-        "  ddprun coordinator --listen HOST:PORT --nnodes ", nodes, " …\n",
-        "on one of them, and on each\n", "  ddprun agent --coordinator HOST:PORT --nproc N"));
+        "  ddprun coordinator --listen ", place, " --nnodes ", nodes, " …\n",
+        "on one of them, and on each\n", "  ddprun agent --coordinator ", place, " --nproc N"));
   }
   if (o.node_rank.value_or(0) != 0) {
     return absl::InvalidArgumentError(
         absl::StrCat("--node-rank ", *o.node_rank,
                      ": `ddprun run` has one node, of rank 0; for several see --nnodes"));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Clash(absl::string_view text) {
+  return absl::InvalidArgumentError(text);
+}
+
+absl::Status CheckPython(const Options& o) {
+  const TorchrunOptions& t = o.torchrun;
+  const char* flag = t.module      ? "--module"
+                     : t.run_path  ? "--run-path"
+                     : t.no_python ? "--no-python"
+                                   : nullptr;
+  if (flag == nullptr) return absl::OkStatus();
+  if (t.module && t.no_python) {
+    return Clash("--module and --no-python: a module needs Python; leave one of them away");
+  }
+  if (t.module && t.run_path) {
+    return Clash("--module and --run-path: give a module or a file, not both");
+  }
+  if (!o.config_path.empty()) {
+    return Clash(absl::StrCat(flag, ": is for a program; ", o.config_path,
+                              " is run by the built-in trainer"));
+  }
+  if (!o.torchrun_way && !o.program.empty() && !t.no_python) {
+    return Clash(absl::StrCat(flag,
+                              ": behind -- a program is executed as it stands; leave -- away, ",
+                              "or write -- python3 …"));
+  }
+  return absl::OkStatus();
+}
+
+// Two ways to say one thing.
+absl::Status CheckPlaces(const Options& o) {
+  const TorchrunOptions& t = o.torchrun;
+  if (t.log_dir && o.run_dir) {
+    return Clash(absl::StrCat("--log-dir ", *t.log_dir,
+                              ": run folders are made in it, and --run-dir ", *o.run_dir,
+                              " names one; leave one of them away"));
+  }
+  if (t.rdzv_id && o.job_id && *t.rdzv_id != *o.job_id && !t.standalone) {
+    return Clash(absl::StrCat("--rdzv-id ", *t.rdzv_id, ": is the job's name, and so is --job-id ",
+                              *o.job_id, "; give one"));
+  }
+  if (t.rdzv_endpoint && !t.standalone && (t.master_address || t.master_port)) {
+    return Clash(absl::StrCat("--rdzv-endpoint ", *t.rdzv_endpoint,
+                              ": says MASTER_ADDR and MASTER_PORT, and so does ",
+                              t.master_address ? "--master-addr" : "--master-port", "; give one"));
+  }
+  if (t.local_ranks_shown && o.log_ranks) {
+    return Clash("--local-ranks-filter and --log-ranks: both choose what is shown; give one");
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckConsole(const Options& o) {
+  const TorchrunOptions& t = o.torchrun;
+  if (!t.redirects) return absl::OkStatus();
+  for (uint32_t rank = 0; rank < kProcessesPerNodeMax; ++rank) {
+    const int shown = ShownStreams(t, rank);
+    if (shown == 0 || shown == 3) continue;
+    return Clash(absl::StrCat(
+        "--redirects: only std", shown == 1 ? "out" : "err", " of local rank ", rank,
+        " would be shown, but a worker's stdout and stderr come through one pipe, so that their "
+        "order is kept: give 3 (show neither) or 0 (show both); the log file holds both"));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckSupervision(const Options& o) {
+  const auto in_both = [&](int32_t code) {
+    return std::find(o.no_restart_on->begin(), o.no_restart_on->end(), code) !=
+           o.no_restart_on->end();
+  };
+  if (o.restart_on && o.no_restart_on) {
+    const auto both = std::find_if(o.restart_on->begin(), o.restart_on->end(), in_both);
+    if (both != o.restart_on->end()) {
+      return Clash(absl::StrCat("--restart-on and --no-restart-on: both name code ", *both));
+    }
+  }
+  if (o.resume) return absl::OkStatus();  // the other half may be the earlier part's
+  if (o.restart_on && o.max_restarts.value_or(1) == 0) {
+    return Clash("--restart-on: has no effect with --max-restarts 0; leave one of them away");
+  }
+  if (o.restart_window_seconds && o.max_restarts.value_or(1) == 0) {
+    return Clash("--restart-window: has no effect with --max-restarts 0; leave one of them away");
+  }
+  if (o.log_files && o.log_bytes_max.value_or(0) == 0) {
+    return Clash(
+        "--log-files: has no effect without --log-max-size; for example --log-max-size 100M");
+  }
+  if (o.health_check_timeout_seconds && !o.health_check) {
+    return Clash("--health-check-timeout: has no effect without --health-check 'COMMAND'");
+  }
+  const uint32_t strikes = o.node_strikes.value_or(o.command == Command::kRun ? 0 : 1);
+  if (o.node_cooldown_seconds && strikes == 0) {
+    return Clash("--node-cooldown: has no effect without --node-strikes N");
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckSignals(const Options& o) {
+  if (!o.forwarded_signals) return absl::OkStatus();
+  const std::vector<int32_t> stops =
+      o.stop_signals.value_or(std::vector<int32_t>{SIGTERM, SIGINT, SIGHUP});
+  for (int32_t signal : *o.forwarded_signals) {
+    if (std::find(stops.begin(), stops.end(), signal) == stops.end()) continue;
+    return Clash(absl::StrCat("--forward-signals: ", SignalName(signal),
+                              " stops the job; forward another one, for example SIGUSR1, or leave "
+                              "it out of --signals-to-handle"));
   }
   return absl::OkStatus();
 }
@@ -62,6 +182,10 @@ absl::Status CheckCombination(const Options& o) {
   if (o.gpus && o.device.value_or("auto") == "cpu") {
     return absl::InvalidArgumentError(
         "--gpus: has no effect with --device cpu; leave one of them away");
+  }
+  for (auto check : {CheckPython, CheckPlaces, CheckConsole, CheckSupervision, CheckSignals}) {
+    absl::Status status = check(o);
+    if (!status.ok()) return status;
   }
   return CheckNodes(o);
 }

@@ -28,7 +28,8 @@ int main(int argc, char** argv) {
   const std::string name = argc > 0 ? command_line[0] : "ddprun";
   const std::vector<std::string> arguments(command_line.begin() + (argc > 0 ? 1 : 0),
                                            command_line.end());
-  const auto options = ddprun::cli::ParseCommandLine(arguments, name);
+  const auto options =
+      ddprun::cli::ParseCommandLine(arguments, name, ddprun::cli::EnvironmentOfThisProcess());
   if (!options.ok()) {
     std::fprintf(stderr, "ddprun: %s\n", std::string(options.status().message()).c_str());
     return ddprun::cli::kExitBadUsage;

@@ -22,11 +22,17 @@ struct OptionRow {
   const char* group;
   const char* text;
   absl::Status (*set)(const std::string& value, Options* options);
+  // The PET_ variable that torchrun reads for it, without PET_; "" for none. Of a flag: 0 or 1.
+  const char* pet = "";
 };
 
+using OptionRowList = std::vector<OptionRow>;
+
 const std::vector<OptionRow>& OptionRows();
-// "--nproc"
+// "--nproc", "-m": as the help shows it.
 std::string_view FirstName(const OptionRow& row);
+// The first name with two hyphens: "--nproc", "--module". Messages and CLI11 get this one.
+std::string_view LongName(const OptionRow& row);
 // The row of a name such as "--nproc-per-node"; nullptr when the command has none.
 const OptionRow* FindOption(std::string_view name, unsigned command);
 // `; did you mean --nproc?` or an empty string.

@@ -37,6 +37,14 @@ std::string WithHyphens(std::string name) {
   return name;
 }
 
+// -r3 for -r 3, as torchrun has it; nullptr for anything else.
+const OptionRow* AttachedValue(const std::string& argument, unsigned command) {
+  if (argument.size() < 3 || argument[1] == '-') return nullptr;
+  const OptionRow* row = FindOption(argument.substr(0, 2), command);
+  const bool digit = argument[2] >= '0' && argument[2] <= '9';
+  return row != nullptr && row->value[0] != '\0' && digit ? row : nullptr;
+}
+
 // Takes the option at arguments[*i], and its value where that is the next argument.
 absl::Status TakeOption(const std::vector<std::string>& arguments, unsigned command, size_t* i,
                         Split* split) {
@@ -45,12 +53,19 @@ absl::Status TakeOption(const std::vector<std::string>& arguments, unsigned comm
   const std::string typed = argument.substr(0, equals);
   const OptionRow* row = FindOption(WithHyphens(typed), command);
   if (row == nullptr) {
+    const OptionRow* attached = AttachedValue(argument, command);
+    if (attached != nullptr) {
+      split->options.push_back(absl::StrCat(std::string(LongName(*attached)), "=", argument.substr(2)));
+      return absl::OkStatus();
+    }
+  }
+  if (row == nullptr) {
     return absl::InvalidArgumentError(
         absl::StrCat(typed, ": unknown option", SuggestOption(WithHyphens(typed), command),
                      " (ddprun --help lists all; what belongs to your own program stands "
                      "behind its name)"));
   }
-  const std::string name(FirstName(*row));
+  const std::string name(LongName(*row));
   if (row->value[0] == '\0') {
     if (equals != std::string::npos) {
       return absl::InvalidArgumentError(
@@ -70,6 +85,18 @@ absl::Status TakeOption(const std::vector<std::string>& arguments, unsigned comm
         absl::StrCat(typed, ": its value is missing: ", typed, " ", row->value));
   split->options.push_back(absl::StrCat(name, "=", value));
   return absl::OkStatus();
+}
+
+bool Holds(const std::vector<std::string>& options, std::string_view name) {
+  return std::any_of(options.begin(), options.end(), [&](const std::string& option) {
+    return option.substr(0, option.find('=')) == name;
+  });
+}
+
+// The first word is a program's name, whatever it looks like: python -m trainer.cfg
+bool NamesProgram(const Split& split) {
+  return Holds(split.options, "--module") || Holds(split.options, "--no-python") ||
+         Holds(split.options, "--run-path");
 }
 
 absl::StatusOr<Split> SplitArguments(const std::vector<std::string>& arguments, size_t first,
@@ -92,7 +119,7 @@ absl::StatusOr<Split> SplitArguments(const std::vector<std::string>& arguments, 
     if (argument[0] == '-') {
       absl::Status status = TakeOption(arguments, command, &i, &split);
       if (!status.ok()) return status;
-    } else if (split.config_path.empty() && IsConfig(argument)) {
+    } else if (split.config_path.empty() && IsConfig(argument) && !NamesProgram(split)) {
       split.config_path = argument;
     } else if (!split.config_path.empty()) {
       return absl::InvalidArgumentError(
@@ -107,14 +134,11 @@ absl::StatusOr<Split> SplitArguments(const std::vector<std::string>& arguments, 
   return split;
 }
 
-bool Holds(const std::vector<std::string>& options, std::string_view name) {
-  return std::find(options.begin(), options.end(), name) != options.end();
-}
-
 }  // namespace
 
 absl::StatusOr<Options> ParseCommandLine(const std::vector<std::string>& arguments,
-                                         const std::string& name) {
+                                         const std::string& name,
+                                         const std::map<std::string, std::string>& environment) {
   Options options;
   unsigned command = kForRun;
   size_t first = 0;
@@ -140,7 +164,7 @@ absl::StatusOr<Options> ParseCommandLine(const std::vector<std::string>& argumen
   absl::StatusOr<Split> split = SplitArguments(arguments, first, command);
   if (!split.ok()) return split.status();
   if (arguments.empty() || (arguments.size() == 1 && arguments[0] == "help") ||
-      Holds(split->options, "-h")) {
+      Holds(split->options, "--help")) {
     options.help = HelpText(options.command, name);
     options.command = Command::kHelp;
     return options;
@@ -152,7 +176,9 @@ absl::StatusOr<Options> ParseCommandLine(const std::vector<std::string>& argumen
   options.config_path = split->config_path;
   options.program = split->program;
   options.torchrun_way = split->torchrun_way;
-  absl::Status status = ApplyOptions(split->options, &options);
+  // What is given replaces what the environment says.
+  absl::Status status = ApplyTorchrunVariables(environment, command, split->options, &options);
+  if (status.ok()) status = ApplyOptions(split->options, &options);
   if (status.ok()) status = CheckCombination(options);
   if (!status.ok()) return status;
   return options;

@@ -4,10 +4,11 @@
 // `ddprun agent …`. The first positional argument that does not end in .cfg is a program in
 // torchrun's way; it and everything behind it are the program's own, untouched, as is all behind
 // `--`. Options may be written --like-this or --like_this, with `=value` or ` value`.
-// Errors are INVALID_ARGUMENT and name the option, the value and the fix.
+// Errors are INVALID_ARGUMENT and name the option (or PET_ variable), the value and the fix.
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
@@ -22,6 +23,38 @@ struct Processes {
   enum class Kind { kNumber, kGpus, kCpus, kAuto };
   Kind kind = Kind::kNumber;
   uint32_t number = 1;
+};
+
+// What happens to the output of a local rank, in torchrun's numbers (bits): 1 stdout, 2 stderr.
+struct StreamChoice {
+  int all = 0;  // of ranks that are not in `by_local_rank`
+  std::map<uint32_t, int> by_local_rank;
+  int Of(uint32_t local_rank) const {
+    const auto found = by_local_rank.find(local_rank);
+    return found == by_local_rank.end() ? all : found->second;
+  }
+};
+
+// What only torchrun's own options say. Read by planning alone: most of it ends in other fields of
+// the JobSpec.
+struct TorchrunOptions {
+  bool standalone = false;
+  bool module = false;
+  bool no_python = false;
+  bool run_path = false;
+  std::optional<std::string> rdzv_backend;
+  std::optional<std::string> rdzv_endpoint;  // HOST or HOST:PORT
+  std::optional<std::string> rdzv_id;
+  std::optional<double> join_timeout_seconds;  // of --rdzv-conf
+  std::optional<std::string> role;
+  std::optional<std::string> log_dir;
+  std::optional<StreamChoice> redirects;
+  std::optional<StreamChoice> tee;
+  std::optional<std::vector<uint32_t>> local_ranks_shown;
+  std::optional<std::string> master_address;
+  std::optional<uint32_t> master_port;
+  std::optional<std::string> local_address;
+  bool virtual_local_rank = false;
 };
 
 struct Options {
@@ -51,14 +84,46 @@ struct Options {
   std::optional<double> join_timeout_seconds;
   std::optional<std::vector<uint32_t>> log_ranks;  // empty: all
   bool dry_run = false;
+  std::optional<double> time_limit_seconds;
+
+  // Which failures are answered by a restart. Codes are a worker's: 128 + n for signal n.
+  std::optional<std::vector<int32_t>> restart_on;
+  std::optional<std::vector<int32_t>> no_restart_on;
+  std::optional<std::map<int32_t, int32_t>> exit_code_map;
+  std::optional<double> restart_window_seconds;
+  std::optional<uint32_t> node_strikes;
+  std::optional<double> node_cooldown_seconds;
+
+  // Watching and commands.
+  std::optional<double> hang_timeout_seconds;
+  std::optional<double> init_timeout_seconds;
+  std::optional<std::string> health_check;
+  std::optional<double> health_check_timeout_seconds;
+  std::optional<std::string> on_failure;
+  std::optional<std::string> on_finish;
+  std::optional<std::vector<int32_t>> forwarded_signals;  // may be empty: none
+  std::optional<std::vector<int32_t>> stop_signals;       // nullopt: the usual ones
+  std::optional<double> gpu_memory_wait_seconds;
+  std::optional<std::string> cpu_binding;  // none | node | socket | exclusive | core-complex
+
+  // Log files and run folders.
+  std::optional<uint64_t> log_bytes_max;  // 0: no rotation
+  std::optional<uint32_t> log_files;      // rotated ones that are kept; 0: all
+  std::optional<uint32_t> keep_runs;
+
+  TorchrunOptions torchrun;
+  // What a person should know about the options given, one line each.
+  std::vector<std::string> notes;
 
   std::string listen;       // coordinator
   std::string coordinator;  // agent
   std::string node;         // agent
 };
 
-// `arguments` without the program's own name; `name` is shown in help texts.
-absl::StatusOr<Options> ParseCommandLine(const std::vector<std::string>& arguments,
-                                         const std::string& name);
+// `arguments` without the program's own name; `name` is shown in help texts. `environment`: its
+// PET_* variables stand for options of torchrun that are not given (PET_NNODES for --nnodes).
+absl::StatusOr<Options> ParseCommandLine(
+    const std::vector<std::string>& arguments, const std::string& name,
+    const std::map<std::string, std::string>& environment = {});
 
 }  // namespace ddprun::cli

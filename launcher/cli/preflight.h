@@ -29,6 +29,7 @@ struct Surroundings {
 
   std::string Variable(const std::string& name) const;  // "" when unset
 };
+std::map<std::string, std::string> EnvironmentOfThisProcess();
 Surroundings LookAround(const std::vector<std::string>& command_line);
 
 struct RunPlan {

@@ -13,43 +13,8 @@
 namespace ddprun::cli {
 namespace {
 
-constexpr uint32_t kMaxRestarts = 3;
-constexpr double kMinUptimeSeconds = 30;
-constexpr uint32_t kStartFailuresLimit = 3;
-constexpr uint32_t kNoProgressLimit = 3;
-constexpr uint32_t kFreeRestartsLimit = 100;
-constexpr double kBackoffBaseSeconds = 1;
-constexpr double kBackoffMaxSeconds = 60;
-constexpr double kGraceSeconds = 30;
 constexpr double kCoordinatorLeaseSeconds = 3;
 constexpr double kLeaseSecondsMin = 0.2;  // heartbeats come four times in a lease
-constexpr double kJoinTimeoutSeconds = 600;
-
-void FillPolicies(const Options& o, const v1::JobSpec* before, v1::JobSpec* spec) {
-  auto* restart = spec->mutable_restart();
-  if (before != nullptr && before->has_restart()) {
-    *restart = before->restart();
-  } else {
-    restart->set_max_restarts(kMaxRestarts);
-    restart->set_min_uptime_seconds(kMinUptimeSeconds);
-  }
-  if (o.max_restarts) {
-    restart->set_max_restarts(*o.max_restarts);
-    restart->set_max_restarts_given(true);
-  }
-  if (o.min_uptime_seconds) restart->set_min_uptime_seconds(*o.min_uptime_seconds);
-  restart->set_start_failures_limit(kStartFailuresLimit);
-  restart->set_no_progress_limit(kNoProgressLimit);
-  restart->set_free_restarts_limit(kFreeRestartsLimit);
-  restart->set_backoff_base_seconds(kBackoffBaseSeconds);
-  restart->set_backoff_max_seconds(kBackoffMaxSeconds);
-  const double grace = before != nullptr ? before->grace_seconds() : kGraceSeconds;
-  spec->set_grace_seconds(o.grace_seconds.value_or(grace));
-  const double join = before != nullptr && before->join_timeout_seconds() > 0
-                          ? before->join_timeout_seconds()
-                          : kJoinTimeoutSeconds;
-  spec->set_join_timeout_seconds(o.join_timeout_seconds.value_or(join));
-}
 
 absl::Status FillDevice(const Options& o, const Surroundings& here, const v1::JobSpec* before,
                         RunPlan* plan) {
@@ -202,10 +167,14 @@ absl::StatusOr<uint32_t> CountProcesses(const Processes& processes, const Surrou
 
 absl::Status FillSpec(const Options& options, const Surroundings& here, const v1::JobSpec* previous,
                       RunPlan* plan) {
+  plan->notes.insert(plan->notes.end(), options.notes.begin(), options.notes.end());
   FillPolicies(options, previous, &plan->spec);
+  FillSupervision(options, previous, &plan->spec);
   absl::Status status = FillDevice(options, here, previous, plan);
   if (status.ok()) status = FillSizes(options, here, previous, plan);
   if (status.ok()) status = FillLease(options, &plan->spec);
+  if (status.ok()) status = FillLogging(options, previous, &plan->spec);
+  if (status.ok()) status = FillLaunching(options, here, previous, plan);
   if (status.ok()) FillEnvironment(here, plan);
   return status;
 }

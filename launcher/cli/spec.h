@@ -13,6 +13,13 @@ namespace ddprun::cli {
 absl::Status FillSpec(const Options& options, const Surroundings& here, const v1::JobSpec* previous,
                       RunPlan* plan);
 
+// Parts of it (spec_policies.cc). Sizes and environment of the spec must be known for the last two.
+void FillPolicies(const Options& options, const v1::JobSpec* previous, v1::JobSpec* spec);
+void FillSupervision(const Options& options, const v1::JobSpec* previous, v1::JobSpec* spec);
+absl::Status FillLogging(const Options& options, const v1::JobSpec* previous, v1::JobSpec* spec);
+absl::Status FillLaunching(const Options& options, const Surroundings& here,
+                           const v1::JobSpec* previous, RunPlan* plan);
+
 bool IsUtf8(const std::string& text);
 // Printable: other bytes as \xNN.
 std::string ShownBytes(const std::string& text);

@@ -14,15 +14,21 @@ std::string Surroundings::Variable(const std::string& name) const {
   return found == environment.end() ? "" : found->second;
 }
 
-Surroundings LookAround(const std::vector<std::string>& command_line) {
-  Surroundings here;
+std::map<std::string, std::string> EnvironmentOfThisProcess() {
+  std::map<std::string, std::string> environment;
   for (char** entry = environ; entry != nullptr && *entry != nullptr; ++entry) {
     const std::string text = *entry;
     const size_t equals = text.find('=');
     if (equals != std::string::npos && equals > 0) {
-      here.environment.emplace(text.substr(0, equals), text.substr(equals + 1));
+      environment.emplace(text.substr(0, equals), text.substr(equals + 1));
     }
   }
+  return environment;
+}
+
+Surroundings LookAround(const std::vector<std::string>& command_line) {
+  Surroundings here;
+  here.environment = EnvironmentOfThisProcess();
   std::error_code error;
   here.working_dir = std::filesystem::current_path(error).string();
   if (error) here.working_dir = std::string("/");

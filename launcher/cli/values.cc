@@ -37,6 +37,9 @@ absl::StatusOr<Processes> ParseProcesses(const std::string& text) {
   if (text == "gpu") return Processes{Processes::Kind::kGpus, 0};
   if (text == "cpu") return Processes{Processes::Kind::kCpus, 0};
   if (text == "auto") return Processes{Processes::Kind::kAuto, 0};
+  if (text == "xpu") {
+    return Bad("ddprun counts no Intel GPUs; give their number, for example --nproc 4");
+  }
   const absl::StatusOr<uint32_t> number = ParseCount(text, 1, kProcessesPerNodeMax);
   if (number.ok()) return Processes{Processes::Kind::kNumber, *number};
   return Bad(absl::StrCat("give a whole number from 1 to ", kProcessesPerNodeMax,
@@ -56,12 +59,37 @@ absl::StatusOr<std::pair<uint32_t, uint32_t>> ParseNodes(const std::string& text
 }
 
 absl::StatusOr<double> ParseSeconds(const std::string& text) {
+  const absl::Status bad =
+      Bad("give seconds, or a time with a unit, for example 30, 0.5, 90s, 30m, 2h, 1d or 1h30m");
   double seconds = 0;
-  const bool plain = std::all_of(text.begin(), text.end(),
-                                 [](char c) { return absl::ascii_isdigit(c) || c == '.'; });
-  if (!plain || !absl::SimpleAtod(text, &seconds) || !(seconds <= kSecondsMax)) {
-    return Bad("give seconds as a number without a unit, for example 30 or 0.5");
-  }
+  size_t at = 0;
+  do {
+    size_t end = at;
+    while (end < text.size() && (absl::ascii_isdigit(text[end]) || text[end] == '.')) ++end;
+    double number = 0;
+    if (end == at || !absl::SimpleAtod(text.substr(at, end - at), &number)) return bad;
+    double unit = 1;
+    if (end < text.size()) {
+      const char letter = text[end++];
+      unit = letter == 's'   ? 1
+             : letter == 'm' ? 60
+             : letter == 'h' ? 3600
+             : letter == 'd' ? 86400
+                             : 0;
+      if (unit == 0) return bad;
+    } else if (at != 0) {
+      return bad;  // 1h30: minutes or seconds?
+    }
+    seconds += number * unit;
+    at = end;
+  } while (at < text.size());
+  if (!(seconds <= kSecondsMax)) return Bad("is more than a year");
+  return seconds;
+}
+
+absl::StatusOr<double> ParsePositiveSeconds(const std::string& text) {
+  absl::StatusOr<double> seconds = ParseSeconds(text);
+  if (seconds.ok() && *seconds <= 0) return Bad("give more than 0");
   return seconds;
 }
 

@@ -15,13 +15,18 @@ namespace ddprun::cli {
 inline constexpr uint32_t kProcessesPerNodeMax = 4096;
 inline constexpr uint32_t kNodesMax = 16384;
 inline constexpr uint32_t kRestartsMax = 1'000'000;
+inline constexpr uint32_t kLogFilesMax = 100'000;
+inline constexpr uint32_t kRunsKeptMax = 1'000'000;
+inline constexpr uint32_t kStrikesMax = 1'000'000;
 inline constexpr double kSecondsMax = 365.0 * 86400;
 
 absl::StatusOr<Processes> ParseProcesses(const std::string& text);
 // N or MIN:MAX.
 absl::StatusOr<std::pair<uint32_t, uint32_t>> ParseNodes(const std::string& text);
 absl::StatusOr<uint32_t> ParseCount(const std::string& text, uint32_t min, uint32_t max);
+// 90, 0.5, 90s, 30m, 2h, 1d, 1h30m; at most a year.
 absl::StatusOr<double> ParseSeconds(const std::string& text);
+absl::StatusOr<double> ParsePositiveSeconds(const std::string& text);
 // Indices or UUIDs, separated by commas, none twice.
 absl::StatusOr<std::vector<std::string>> ParseGpus(const std::string& text);
 // 0,2,4-7 or all (an empty list).
