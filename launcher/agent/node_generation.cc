@@ -213,9 +213,7 @@ void NodeGeneration::HandlePacket(const Packet& packet) {
 }
 
 std::string NodeGeneration::Prefix(const Packet& packet) const {
-  std::string rank = absl::StrCat(packet.Unsigned("RANK").value_or(0));
-  if (order_.group_world_size() == 1) return rank;
-  return absl::StrCat(options_.node, ":", rank);
+  return absl::StrCat(options_.node, ":", packet.Unsigned("RANK").value_or(0));
 }
 
 void NodeGeneration::HandleKeeperEnd() {

@@ -73,7 +73,9 @@ std::string LogPath(const v1::StartWorkers& order, uint32_t rank) {
   return absl::StrCat(order.spec().run_dir(), "/logs/g", order.generation(), "/rank", rank, ".log");
 }
 
-bool ShownOnConsole(const v1::JobSpec& spec, uint32_t rank) {
+bool ShownOnConsole(const v1::JobSpec& spec, uint32_t rank, uint32_t local_rank) {
+  const auto& quiet = spec.logging().quiet_local_ranks();
+  if (std::find(quiet.begin(), quiet.end(), local_rank) != quiet.end()) return false;
   return spec.log_ranks().empty() || std::find(spec.log_ranks().begin(), spec.log_ranks().end(),
                                                rank) != spec.log_ranks().end();
 }
@@ -87,6 +89,8 @@ std::string MakeKeeperSpec(const v1::StartWorkers& order, const NodeFacts& node,
   Add(spec, "NODE", node.node);
   Add(spec, "GRACE_MS", absl::StrCat(static_cast<int64_t>(job.grace_seconds() * 1000)));
   Add(spec, "LEASE_MS", absl::StrCat(lease_milliseconds));
+  Add(spec, "LOG_BYTES_MAX", absl::StrCat(job.logging().file_bytes_max()));
+  Add(spec, "LOG_FILES_KEPT", absl::StrCat(job.logging().rotated_files_kept()));
   Add(spec, "FOREGROUND", "1");
   for (uint32_t local_rank = 0; local_rank < order.local_world_size(); ++local_rank) {
     const uint32_t rank = order.first_rank() + local_rank;
@@ -101,7 +105,7 @@ std::string MakeKeeperSpec(const v1::StartWorkers& order, const NodeFacts& node,
     }
     Add(spec, "CWD", job.working_dir());
     Add(spec, "LOG", LogPath(order, rank));
-    Add(spec, "CONSOLE", ShownOnConsole(job, rank) ? "1" : "0");
+    Add(spec, "CONSOLE", ShownOnConsole(job, rank, local_rank) ? "1" : "0");
   }
   return spec;
 }

@@ -23,7 +23,7 @@ struct NodeFacts {
 std::map<std::string, std::string> WorkerEnvironment(const v1::StartWorkers& order,
                                                      const NodeFacts& node, uint32_t local_rank);
 std::string LogPath(const v1::StartWorkers& order, uint32_t rank);
-bool ShownOnConsole(const v1::JobSpec& spec, uint32_t rank);
+bool ShownOnConsole(const v1::JobSpec& spec, uint32_t rank, uint32_t local_rank);
 std::string MakeKeeperSpec(const v1::StartWorkers& order, const NodeFacts& node,
                            int64_t lease_milliseconds);
 

@@ -15,6 +15,7 @@
 #include <cstdlib>
 #include <map>
 #include <mutex>
+#include <optional>
 #include <thread>
 #include <utility>
 
@@ -41,6 +42,44 @@ size_t Columns(int fd) {
   return kDefaultColumns;
 }
 
+// The output of one worker that is not shown yet.
+struct Stream {
+  Stream() : splitter(Console::kLineBytesMax) {}
+
+  void ShowUpdate(const std::string& prefix, Sink* sink) {
+    if (update) sink->AppendOutput(prefix, *update);
+    update.reset();
+  }
+  // All that waits.
+  void ShowRest(const std::string& prefix, Sink* sink) {
+    ShowUpdate(prefix, sink);
+    const std::string rest = splitter.TakePartial();
+    if (!rest.empty()) sink->AppendOutput(prefix, rest);
+  }
+  void Show(const std::string& prefix, std::string_view line, LineSplitter::End end, Sink* sink) {
+    using std::chrono::steady_clock;
+    switch (end) {
+      case LineSplitter::End::kReturn: {
+        const auto now = steady_clock::now();
+        update = line;
+        if (now < next_update) return;
+        next_update = now + std::chrono::duration_cast<steady_clock::duration>(
+                                std::chrono::duration<double>(Console::kUpdateSeconds));
+        return ShowUpdate(prefix, sink);
+      }
+      case LineSplitter::End::kLateLineFeed:
+        return ShowUpdate(prefix, sink);
+      case LineSplitter::End::kLineFeed:
+        ShowUpdate(prefix, sink);
+        return sink->AppendOutput(prefix, line);
+    }
+  }
+
+  LineSplitter splitter;
+  std::optional<std::string> update;  // the newest, while it is not shown
+  std::chrono::steady_clock::time_point next_update;
+};
+
 // What the console and its writing thread share. It outlives a console whose thread is stuck in a
 // write that never returns (a terminal stopped with Ctrl-S).
 class Shared {
@@ -56,7 +95,9 @@ class Shared {
   bool shows_status() const { return shows_status_; }
   Sink& output() { return sinks_[0]; }
   Sink& error() { return error_; }
-  bool AllDone() const { return sinks_[0].waiting() == 0 && sinks_[1].waiting() == 0; }
+  // Queues the line about output that its reader did not take. False: there is none, or no other
+  // place to say so.
+  bool SayUnshown();
   void Wake() {
     const uint64_t one = 1;
     // The counter cannot overflow before the reader takes it.
@@ -65,7 +106,7 @@ class Shared {
 
   std::mutex mutex;
   std::condition_variable progressed;
-  std::map<std::string, LineSplitter> splitters;
+  std::map<std::string, Stream> streams;
   std::string status_wanted;
   bool stopping = false;   // all that waits is still to be written
   bool giving_up = false;  // no more
@@ -101,6 +142,14 @@ bool Shared::Refill() {
     something = error_.HasReady();
   }
   return something;
+}
+
+bool Shared::SayUnshown() {
+  const uint64_t unshown = sinks_[0].waiting() + sinks_[0].dropped_total();
+  if (&error_ == &sinks_[0] || sinks_[0].waiting() == 0) return false;
+  error_.AppendOwn("ddprun: standard output was not read: " + std::to_string(unshown) +
+                   " bytes of the workers' output were not shown; the log files have them\n");
+  return true;
 }
 
 void Shared::WaitAndWrite(bool something) {
@@ -159,16 +208,17 @@ Console::Console(int output_fd, int error_fd)
 Console::~Console() {
   Shared& shared = *impl_->shared;
   std::unique_lock lock(shared.mutex);
-  for (auto& [prefix, splitter] : shared.splitters) {
-    const std::string rest = splitter.TakePartial();
-    if (!rest.empty()) shared.output().AppendOutput(prefix, rest);
-  }
+  for (auto& [prefix, stream] : shared.streams) stream.ShowRest(prefix, &shared.output());
   shared.output().ReportDrops();
   shared.status_wanted.clear();
   shared.stopping = true;
   shared.Wake();
   const auto is_finished = [&shared] { return shared.finished; };
   if (!shared.progressed.wait_for(lock, kLastWords, is_finished)) {
+    if (shared.SayUnshown()) {
+      shared.Wake();
+      shared.progressed.wait_for(lock, kGivingUp, [&] { return shared.error().waiting() == 0; });
+    }
     shared.giving_up = true;
     shared.Wake();
     shared.progressed.wait_for(lock, kGivingUp, is_finished);
@@ -187,26 +237,25 @@ void Console::WorkerOutput(const std::string& prefix, std::string_view bytes,
   Shared& shared = *impl_->shared;
   std::lock_guard lock(shared.mutex);
   Sink& sink = shared.output();
-  auto found = shared.splitters.try_emplace(prefix, kLineBytesMax).first;
+  Stream& stream = shared.streams[prefix];
+  const bool idle = sink.queue_empty();
   if (dropped_before > 0) {
-    const std::string torn = found->second.TakePartial();
-    if (!torn.empty()) sink.AppendOutput(prefix, torn);
+    stream.ShowRest(prefix, &sink);
     sink.CountDropped(dropped_before);
   }
-  const bool idle = sink.queue_empty();
-  found->second.Feed(bytes, [&](std::string_view line) { sink.AppendOutput(prefix, line); });
+  stream.splitter.Feed(bytes, [&](std::string_view line, LineSplitter::End end) {
+    stream.Show(prefix, line, end, &sink);
+  });
   if (idle && !sink.queue_empty()) shared.Wake();
 }
 
 void Console::EndOf(const std::string& prefix) {
   Shared& shared = *impl_->shared;
   std::lock_guard lock(shared.mutex);
-  auto found = shared.splitters.find(prefix);
-  if (found == shared.splitters.end()) return;
-  const std::string rest = found->second.TakePartial();
-  shared.splitters.erase(found);
-  if (rest.empty()) return;
-  shared.output().AppendOutput(prefix, rest);
+  auto found = shared.streams.find(prefix);
+  if (found == shared.streams.end()) return;
+  found->second.ShowRest(prefix, &shared.output());
+  shared.streams.erase(found);
   shared.Wake();
 }
 

@@ -20,16 +20,21 @@ class Console {
   static constexpr size_t kQueueBytesMax = 4u << 20;
   // A line without an end is shown in pieces of this size.
   static constexpr size_t kLineBytesMax = 16384;
+  // Of the updates of a progress bar (lines ended by \r alone), one in so long is shown for each
+  // worker, and the last one before a line or the worker's end.
+  static constexpr double kUpdateSeconds = 1;
 
   Console();  // file descriptors 1 and 2
   // Others, which stay open until the console is gone. Neither is made non-blocking.
   Console(int output_fd, int error_fd);
-  ~Console();  // writes what waits, for at most 1 s
+  // Writes what waits, for at most 1 s. When standard output was not read in that time, a last line
+  // on standard error says how much was not shown.
+  ~Console();
   Console(const Console&) = delete;
   Console& operator=(const Console&) = delete;
 
-  // Bytes from a worker; complete lines (ended by \n or \r) are shown as "[prefix] line". The rest
-  // waits for its end, or for EndOf. `dropped_before`: bytes left out by others before these.
+  // Bytes from a worker; complete lines are shown as "[prefix] line". The rest waits for its end,
+  // or for EndOf. `dropped_before`: bytes left out by others before these.
   void WorkerOutput(const std::string& prefix, std::string_view bytes, size_t dropped_before);
   void EndOf(const std::string& prefix);
   // One line of ddprun's own, on standard error.

@@ -28,7 +28,7 @@ void Sink::AppendOutput(std::string_view prefix, std::string_view line) {
   if (dropping_ && waiting() <= limit_ / 2) dropping_ = false;
   if (dropping_ || waiting() + bytes > limit_) {
     dropping_ = true;
-    dropped_ += line.size() + 1;
+    CountDropped(line.size() + 1);
     return;
   }
   ReportDrops();

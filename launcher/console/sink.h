@@ -28,7 +28,11 @@ class Sink {
   void AppendOutput(std::string_view prefix, std::string_view line);
   void AppendOwn(std::string_view text);
   // Bytes that somebody else has dropped before they came here.
-  void CountDropped(size_t bytes) { dropped_ += bytes; }
+  void CountDropped(size_t bytes) {
+    dropped_ += bytes;
+    dropped_total_ += bytes;
+  }
+  uint64_t dropped_total() const { return dropped_total_; }
   // Queues the line that says how much was dropped, if anything was.
   void ReportDrops();
 
@@ -52,7 +56,8 @@ class Sink {
   std::string queue_;
   size_t in_flight_ = 0;  // unwritten bytes of `writing_`, as last accounted
   uint64_t appended_ = 0;
-  size_t dropped_ = 0;
+  size_t dropped_ = 0;  // and not reported yet
+  uint64_t dropped_total_ = 0;
   bool dropping_ = false;
 
   std::string writing_;

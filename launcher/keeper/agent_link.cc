@@ -34,14 +34,6 @@ void AgentLink::Send(std::string packet) {
   if (queue_.Push(socket_.get(), std::move(packet)) != PacketQueue::Outcome::kOk) Disconnect();
 }
 
-void AgentLink::SendConsole(int64_t rank, std::string_view bytes, uint64_t* dropped) {
-  if (queue_.bytes() + bytes.size() > kConsoleQueueBytesMax) {
-    *dropped += bytes.size();
-    return;
-  }
-  SendConsoleAlways(rank, bytes, dropped);
-}
-
 void AgentLink::SendConsoleAlways(int64_t rank, std::string_view text, uint64_t* dropped) {
   Send(ConsolePacket(rank, std::exchange(*dropped, 0), text));
 }

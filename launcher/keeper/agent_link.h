@@ -28,10 +28,12 @@ class AgentLink {
   AgentLink(Fd socket, Poller* poller);
 
   void Send(std::string packet);
-  // Output of a worker. *dropped counts its bytes that were left out since the last Console packet
-  // of that rank.
-  void SendConsole(int64_t rank, std::string_view bytes, uint64_t* dropped);
-  // A line of the keeper's own; also tells what was dropped. Taken even when the queue is long.
+  // Whether so much output of a worker may be sent now; else it is left out.
+  bool TakesConsole(size_t bytes) const {
+    return connected() && queue_.bytes() + bytes <= kConsoleQueueBytesMax;
+  }
+  // Output of a worker, or a line of the keeper's own. *dropped counts its bytes that were left out
+  // since the last Console packet of that rank; they are told. Taken even when the queue is long.
   void SendConsoleAlways(int64_t rank, std::string_view text, uint64_t* dropped);
   void Flush();
   // *packet points into a buffer of its own until the next call.

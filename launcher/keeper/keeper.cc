@@ -11,7 +11,7 @@ namespace {
 
 // Shares of one worker in one wake-up, so that none starves the others.
 constexpr int kPacketsPerWakeUp = 64;
-constexpr size_t kLogBytesPerWakeUp = 4 * kLogChunkBytes;
+constexpr size_t kLogBytesPerWakeUp = 8 * kLogChunkBytes;
 constexpr int kPacketsAtExitMax = 4096;  // a dead worker's queue is shorter (its socket buffer)
 constexpr int64_t kLastFlushNs = 60 * kSecond;
 

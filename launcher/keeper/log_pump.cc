@@ -3,19 +3,49 @@
 #include <sys/ioctl.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <utility>
 
+#include "launcher/keeper/clock.h"
+
 namespace ddprun::keeper {
 
-LogPump::Outcome LogPump::PumpOnce(std::string_view* chunk) {
-  static char buffer[kLogChunkBytes];  // one thread, one chunk at a time
+LogPump::Outcome LogPump::PumpOnce(size_t bytes_max, bool want_bytes, std::string_view* chunk,
+                                   size_t* size) {
+  *chunk = {};
+  *size = 0;
   if (!open()) return Outcome::kEnd;
-  const ssize_t size = read(pipe_.get(), buffer, sizeof buffer);
+  // While the disk is full, what comes has to be taken out of the pipe to be dropped.
+  if (!want_bytes && !in_trouble_) {
+    const ssize_t moved = file_.MoveFrom(pipe_.get(), bytes_max, RealNs());
+    if (moved > 0) *size = static_cast<size_t>(moved);
+    if (moved > 0) return Outcome::kData;
+    if (moved == 0) return Outcome::kEnd;
+    if (errno == EAGAIN || errno == EINTR) return Outcome::kEmpty;
+  }
+  const Outcome outcome = Copy(bytes_max, chunk);
+  *size = chunk->size();
+  if (!want_bytes) *chunk = {};
+  return outcome;
+}
+
+LogPump::Outcome LogPump::Copy(size_t bytes_max, std::string_view* chunk) {
+  static char buffer[kLogChunkBytes];  // one thread, one chunk at a time
+  const ssize_t size = read(pipe_.get(), buffer, std::min(sizeof buffer, bytes_max));
   if (size < 0) return errno == EAGAIN || errno == EINTR ? Outcome::kEmpty : Outcome::kEnd;
   if (size == 0) return Outcome::kEnd;
   *chunk = std::string_view(buffer, static_cast<size_t>(size));
-  Write(*chunk);
+  const size_t lost = file_.Append(*chunk, RealNs());
+  bytes_lost_ += lost;
+  if (const int error = file_.TakeRotationError(); error != 0) {
+    last_error_ = error;
+    news_ = News::kCannotRotate;
+  }
+  if (lost > 0) last_error_ = file_.error();
+  if (lost > 0 && !in_trouble_) news_ = News::kCannotWrite;
+  if (lost == 0 && in_trouble_) news_ = News::kWritesAgain;
+  in_trouble_ = lost > 0;
   return Outcome::kData;
 }
 
@@ -25,25 +55,8 @@ size_t LogPump::BytesWaiting() const {
   return static_cast<size_t>(bytes);
 }
 
-bool LogPump::TakeNewTrouble() {
-  return std::exchange(new_trouble_, false);
-}
-
-void LogPump::Write(std::string_view bytes) {
-  while (!bytes.empty()) {
-    const ssize_t size = write(file_.get(), bytes.data(), bytes.size());
-    if (size > 0) {
-      bytes.remove_prefix(static_cast<size_t>(size));
-      continue;
-    }
-    if (size < 0 && errno == EINTR) continue;
-    last_error_ = size < 0 ? errno : ENOSPC;
-    bytes_lost_ += bytes.size();
-    if (!in_trouble_) new_trouble_ = true;
-    in_trouble_ = true;
-    return;
-  }
-  in_trouble_ = false;
+LogPump::News LogPump::TakeNews() {
+  return std::exchange(news_, News::kNone);
 }
 
 }  // namespace ddprun::keeper

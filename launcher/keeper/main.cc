@@ -24,8 +24,13 @@ constexpr int kBadUsage = 2;
 constexpr int kInternalError = 1;
 constexpr int kSpecFd = 3;
 constexpr int kControlFd = 4;
-constexpr rlim_t kFilesPerWorker = 8;  // 4 that stay, the rest while it starts
+constexpr rlim_t kFilesPerWorker = 9;  // 5 that stay, the rest while it starts
 constexpr rlim_t kFilesOfOurOwn = 64;
+// Large pipes mean fewer wake-ups for a chatty worker. All together stay well under the 64 MiB that
+// Linux lets the pipes of one user have before it makes his new ones tiny.
+constexpr size_t kPipeBytesMax = size_t{1} << 20;  // what Linux lets anybody have
+constexpr size_t kPipeBytesMin = size_t{64} << 10;
+constexpr size_t kPipesBytesMax = size_t{16} << 20;
 
 int Fail(int code, const std::string& text) {
   fprintf(stderr, "ddprun-keeper: %s\n", text.c_str());
@@ -77,8 +82,18 @@ std::string_view ReadSpec(std::string* problem) {
   return std::string_view(static_cast<const char*>(bytes), size);
 }
 
-StartContext MakeContext(size_t workers) {
+int PipeBytes(size_t workers) {
+  size_t bytes = kPipeBytesMax;
+  while (bytes > kPipeBytesMin && bytes * workers > kPipesBytesMax) bytes /= 2;
+  return static_cast<int>(bytes);
+}
+
+StartContext MakeContext(const Spec& spec) {
+  const size_t workers = spec.workers.size();
   StartContext context;
+  context.rotation = {static_cast<uint64_t>(spec.log_bytes_max),
+                      static_cast<uint64_t>(spec.log_files_kept)};
+  context.pipe_bytes = PipeBytes(workers);
   struct sigaction hangup {};
   sigaction(SIGHUP, nullptr, &hangup);
   context.hangup_ignored = hangup.sa_handler == SIG_IGN;
@@ -111,7 +126,7 @@ int Main(int argc, char** argv) {
   if (bytes.empty()) return Fail(kBadUsage, problem);
   const std::optional<Spec> spec = ParseSpec(bytes, &problem);
   if (!spec) return Fail(kBadUsage, "the spec is wrong: " + problem);
-  const StartContext context = MakeContext(spec->workers.size());
+  const StartContext context = MakeContext(*spec);
   Poller poller;
   problem = poller.Open();
   if (!problem.empty()) return Fail(kInternalError, problem);

@@ -31,6 +31,11 @@ bool TakeJobKey(std::string_view key, std::string_view value, Spec* spec) {
     return ScanInteger(value, kDurationMsMax, &spec->grace_ms);
   } else if (key == "LEASE_MS") {
     return ScanInteger(value, kDurationMsMax, &spec->lease_ms);
+  } else if (key == "LOG_BYTES_MAX") {
+    return ScanInteger(value, INT64_MAX, &spec->log_bytes_max) &&
+           (spec->log_bytes_max == 0 || spec->log_bytes_max >= kLogBytesMaxMin);
+  } else if (key == "LOG_FILES_KEPT") {
+    return ScanInteger(value, UINT32_MAX, &spec->log_files_kept);
   } else if (key == "FOREGROUND") {
     return ScanFlag(value, &spec->foreground);
   }

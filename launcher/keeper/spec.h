@@ -16,6 +16,7 @@ namespace ddprun::keeper {
 
 inline constexpr size_t kSpecBytesMax = size_t{256} << 20;  // 4,096 workers with 64 KiB each
 inline constexpr size_t kWorkersMax = 4096;
+inline constexpr int64_t kLogBytesMaxMin = 4096;  // fewer would make more files than log
 inline constexpr int64_t kDurationMsMax = int64_t{30} * 86'400'000;  // keeps nanoseconds in range
 
 struct WorkerSpec {
@@ -34,6 +35,8 @@ struct Spec {
   int64_t grace_ms = 30'000;
   int64_t lease_ms = 0;  // 0: none
   bool foreground = false;
+  int64_t log_bytes_max = 0;   // 0: logs are never rotated
+  int64_t log_files_kept = 0;  // 0: all
   std::vector<WorkerSpec> workers;
 };
 

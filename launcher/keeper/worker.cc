@@ -146,19 +146,44 @@ void Worker::PumpLog(AgentLink* agent, size_t bytes_max) {
   size_t pumped = 0;
   while (pumped < bytes_max) {
     std::string_view chunk;
-    const LogPump::Outcome outcome = process_.log.PumpOnce(&chunk);
+    size_t size = 0;
+    // What the console could not take anyway is not copied for it.
+    const bool show = spec_->console && agent->TakesConsole(kLogChunkBytes);
+    const LogPump::Outcome outcome = process_.log.PumpOnce(bytes_max - pumped, show, &chunk, &size);
     if (outcome == LogPump::Outcome::kEnd) poller_->Close(process_.log.pipe());
     if (outcome != LogPump::Outcome::kData) return;
-    pumped += chunk.size();
-    if (spec_->console) agent->SendConsole(rank(), chunk, &console_dropped_);
-    if (process_.log.TakeNewTrouble()) {
-      const std::string text =
-          Line(rank(), "cannot write '" + std::string(spec_->log) +
-                           "': " + strerrordesc_np(process_.log.last_error()) +
-                           "; its output is dropped until there is room again");
-      agent->SendConsoleAlways(rank(), text, &console_dropped_);
+    pumped += size;
+    if (show) {
+      agent->SendConsoleAlways(rank(), chunk, &console_dropped_);
+    } else if (spec_->console) {
+      console_dropped_ += size;
     }
+    TellLogNews(agent);
   }
+}
+
+void Worker::TellLogNews(AgentLink* agent) {
+  const LogPump::News news = process_.log.TakeNews();
+  if (news == LogPump::News::kNone) return;
+  const std::string log = std::string("'") + spec_->log + "'";
+  const char* why = strerrordesc_np(process_.log.last_error());
+  std::string text;
+  switch (news) {
+    case LogPump::News::kNone:
+      break;
+    case LogPump::News::kCannotWrite:
+      text =
+          "cannot write " + log + ": " + why + "; its output is dropped until there is room again";
+      break;
+    case LogPump::News::kWritesAgain:
+      text = log + " can be written again; " + std::to_string(process_.log.bytes_lost()) +
+             " bytes of its output are missing there";
+      break;
+    case LogPump::News::kCannotRotate:
+      text = "cannot rotate " + log + ": " + why + "; it grows beyond its limit until that works";
+      break;
+  }
+  agent->SendConsoleAlways(rank(), Line(rank(), text), &console_dropped_);
 }
 
 void Worker::ReapAndTell(AgentLink* agent, int64_t time_ns) {

@@ -56,6 +56,7 @@ class Worker {
   int64_t rank() const { return spec_->rank; }
 
  private:
+  void TellLogNews(AgentLink* agent);
   void TellStartFailed(AgentLink* agent, const StartFailure& failure);
   void TellVoidPacket(AgentLink* agent, const std::string& problem);
   std::string ExitedPacket(const siginfo_t& info, int64_t time_ns) const;

@@ -28,7 +28,6 @@ constexpr int kScratchFdMin =
     8;  // out of the way of 0 … 4 while they are put in place, and under any open-files limit
 constexpr const char* kSocketVariable = "DDPRUN_SOCKET_FD=3";
 constexpr const char* kPageVariable = "DDPRUN_PAGE_FD=4";
-constexpr int kPipeBytes = 262144;  // fewer wake-ups for a chatty worker; a wish, not a need
 
 // The ends that the child keeps.
 struct ChildEnds {
@@ -154,14 +153,15 @@ bool StartWorker(const WorkerSpec& spec, const StartContext& context, StartedWor
   };
   ChildEnds ends;
   Fd output;
-  Fd log(open(spec.log, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC | O_NOCTTY, 0666));
-  if (!log.valid()) return fail(StartStage::kLog);
+  LogFile log;
+  errno = log.Open(spec.log, context.rotation);
+  if (errno != 0) return fail(StartStage::kLog);
   ends.null.Reset(open("/dev/null", O_RDONLY | O_CLOEXEC));
   if (!ends.null.valid() || !MakePipe(O_NONBLOCK, &output, &ends.output) ||
       !MakePipe(O_NONBLOCK, &worker->start_pipe, &ends.start_pipe)) {
     return fail(StartStage::kPipe);
   }
-  fcntl(output.get(), F_SETPIPE_SZ, kPipeBytes);
+  fcntl(output.get(), F_SETPIPE_SZ, context.pipe_bytes);
   if (!MakeSocket(&worker->socket, &ends.socket)) return fail(StartStage::kSocket);
   errno = worker->page.Create();
   if (errno != 0) return fail(StartStage::kPage);

@@ -22,6 +22,8 @@ namespace ddprun::keeper {
 struct StartContext {
   bool hangup_ignored = false;  // SIGHUP stays ignored, as under nohup
   rlimit open_files{};          // before the keeper raised its own
+  LogRotation rotation;         // of every worker's log
+  int pipe_bytes = 0;           // wished size of each output pipe
 };
 
 struct StartedWorker {

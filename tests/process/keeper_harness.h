@@ -36,6 +36,7 @@ struct KeeperOptions {
   int grace_ms = 5000;
   int lease_ms = 0;
   bool foreground = true;
+  std::vector<std::string> further;  // more keys of the job, as LOG_BYTES_MAX=1000
   std::function<void()> before_exec;  // in the child that becomes the keeper
 };
 

@@ -1,6 +1,7 @@
 // The binary itself: exit codes, that bad input makes nothing, and that arguments arrive untouched.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include "absl/strings/str_cat.h"
 #include "tests/unit/cli_folder.h"
@@ -18,6 +19,14 @@ Ended Ddprun(const std::vector<std::string>& words, const Folder& folder,
   std::vector<std::string> command = {DdprunPath()};
   command.insert(command.end(), words.begin(), words.end());
   return RunToEnd(command, folder.path(), environment);
+}
+
+// What stands before each line of rank 0 (L71).
+std::string Prefix() {
+  char name[256] = "";
+  EXPECT_EQ(gethostname(name, sizeof name - 1), 0);
+  const std::string text = name;
+  return absl::StrCat("[", text.substr(0, text.find('.')), ":0] ");
 }
 
 TEST(BinaryTest, BadInputIsExitCode2AndMakesNothing) {
@@ -69,7 +78,7 @@ TEST(BinaryTest, ADryRunMakesNothing) {
 TEST(BinaryTest, ArgumentsArriveUntouched) {
   Folder folder;
   folder.Write("show.sh", "#!/bin/sh\nprintf '<%s>' \"$@\"; echo\n", 0755);
-  const std::string expected = "[0] <--nproc><4><><a b><--><--resume>\n";
+  const std::string expected = Prefix() + "<--nproc><4><><a b><--><--resume>\n";
   const Ended dashed = Ddprun(
       {"--run-dir", "a", "--", "./show.sh", "--nproc", "4", "", "a b", "--", "--resume"}, folder);
   EXPECT_EQ(dashed.exit_code, 0) << dashed.error;
@@ -118,9 +127,9 @@ TEST(BinaryTest, BytesThatAreNoUtf8AreCarried) {
                               "printf '\\377'; echo \"$ODD\"; exit 3"},
                              folder, {"ODD=a\xfe"});
   EXPECT_EQ(ended.exit_code, 3) << ended.error;
-  EXPECT_EQ(ended.output,
-            "[0] \xff"
-            "a\xfe\n");
+  EXPECT_EQ(ended.output, Prefix() +
+                              "\xff"
+                              "a\xfe\n");
   EXPECT_EQ(folder.Read("r/logs/g1/rank0.log"),
             "\xff"
             "a\xfe\n");

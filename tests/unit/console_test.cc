@@ -128,6 +128,28 @@ TEST(ConsoleTest, CarriageReturnsEndLinesAndLeaveNoEmptyOnes) {
   EXPECT_EQ(shown.output, "[0]  10%\n[0]  20%\n[0] \n[0] done\n");
 }
 
+// L70, S19: ten minutes of updates cost neither memory nor pages of output; the last one is shown.
+TEST(ConsoleTest, OfManyUpdatesTheFirstAndTheLastAreShown) {
+  const Shown shown = ShowAll([](Console& console) {
+    for (int i = 0; i < 100000; ++i) {
+      console.WorkerOutput("0", "\r step " + std::to_string(i), 0);
+    }
+    console.WorkerOutput("0", "\rdone", 0);
+  });
+  EXPECT_THAT(shown.output, HasSubstr("[0]  step 0\n"));
+  EXPECT_THAT(shown.output, HasSubstr("[0]  step 99999\n[0] done\n"));
+  // One a second; so much only on a machine that takes a minute for the loop.
+  EXPECT_LT(shown.output.size(), 60u * 20);
+}
+
+TEST(ConsoleTest, ALineAfterUpdatesComesBehindTheLastOfThem) {
+  const Shown shown = ShowAll([](Console& console) {
+    console.WorkerOutput("0", "1%\r2%\r3%\rline\r\nnext\r", 0);
+    console.WorkerOutput("0", "\nlast\n", 0);
+  });
+  EXPECT_EQ(shown.output, "[0] 1%\n[0] 3%\n[0] line\n[0] next\n[0] last\n");
+}
+
 // L68: bytes that are no UTF-8 pass unchanged.
 TEST(ConsoleTest, BytesAreNotChanged) {
   std::string bytes;
@@ -174,7 +196,9 @@ TEST(ConsoleTest, AReaderThatNeverReadsHoldsUpNobody) {
     // The other descriptor is served all the same.
     EXPECT_EQ(error.ReadUntil("\n"), "still here\n");
   }
-  // The destructor gives up after a second.
+  // The destructor gives up after a second, and says how much was not shown (S19).
+  error.CloseWriter();
+  EXPECT_THAT(error.ReadAll(), ::testing::ContainsRegex("was not read: [0-9]{8,9} bytes"));
   EXPECT_LT(Clock::now() - start, std::chrono::seconds(15));
 }
 
@@ -266,11 +290,15 @@ TEST(ConsoleTest, OnATerminalTheStatusLineIsTakenAwayForALineAndPutBack) {
 TEST(LineSplitterTest, ALineEndSplitOverTwoChunksIsOneEnd) {
   LineSplitter splitter(100);
   std::string lines;
-  auto take = [&lines](std::string_view line) { lines.append(line).append("|"); };
+  auto take = [&lines](std::string_view line, LineSplitter::End end) {
+    const char* const marks[] = {"|", "~", "^"};  // line feed, return, late line feed
+    lines.append(line).append(marks[static_cast<int>(end)]);
+  };
   splitter.Feed("a\r", take);
   splitter.Feed("\nb\n", take);
-  EXPECT_EQ(lines, "a|b|");
-  EXPECT_EQ(splitter.TakePartial(), "");
+  splitter.Feed("c\r\n\r\rd\re", take);
+  EXPECT_EQ(lines, "a~^b|c|d~");
+  EXPECT_EQ(splitter.TakePartial(), "e");
 }
 
 }  // namespace
