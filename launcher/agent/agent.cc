@@ -16,28 +16,17 @@
 #include <thread>
 
 #include "absl/strings/str_cat.h"
-#include "common/files.h"
+#include "common/boot_id.h"
+#include "launcher/agent/lease_clock.h"
 #include "launcher/agent/node_generation.h"
 #include "launcher/agent/stream.h"
 
 namespace ddprun::agent {
 namespace {
 
-int64_t NowNs(clockid_t clock) {
-  timespec now = {};
-  clock_gettime(clock, &now);
-  return now.tv_sec * 1'000'000'000LL + now.tv_nsec;
-}
-
 std::string RandomHex() {
   std::random_device random;
   return absl::StrCat(absl::Hex(random(), absl::kZeroPad8), absl::Hex(random(), absl::kZeroPad8));
-}
-
-std::string BootId() {
-  absl::StatusOr<std::string> text = PosixFileSystem().ReadFile("/proc/sys/kernel/random/boot_id");
-  if (!text.ok()) return "";
-  return text->substr(0, text->find('\n'));
 }
 
 }  // namespace
@@ -48,8 +37,9 @@ class Agent::Impl {
     state_.identity = options_.identity;
     state_.identity.boot_id = BootId();
     state_.identity.incarnation = RandomHex();
-    generation_ = std::make_unique<NodeGeneration>(NodeGeneration::Options{
-        options_.identity.node, options_.keeper_path, options_.worker_path, options_.console});
+    generation_ = std::make_unique<NodeGeneration>(
+        NodeGeneration::Options{options_.identity.node, options_.keeper_path, options_.worker_path,
+                                options_.console, &clock_, [this] { Wake(); }});
   }
 
   absl::Status Start() {
@@ -120,7 +110,7 @@ class Agent::Impl {
     if (!said.message.has_heartbeat_answer()) return said;
     const auto& answer = said.message.heartbeat_answer();
     const int64_t sent = answer.heartbeat_sent_ns();
-    const int64_t now = NowNs(CLOCK_REALTIME);
+    const int64_t now = LeaseClock::NowNs(CLOCK_REALTIME);
     said.clock_offset_ns = answer.sent_ns() - (sent + (now - sent) / 2);
     said.clock_uncertainty_ns = (now - sent) / 2;
     return said;
@@ -140,9 +130,9 @@ class Agent::Impl {
       }
       for (const Event& event : events) Handle(event);
       if (leave && !state_.ended) return GiveUp();
-      generation_->Pump(NowNs(CLOCK_BOOTTIME));
+      generation_->Pump(clock_.NowNs());
       HandleGeneration();
-      const int64_t now = NowNs(CLOCK_BOOTTIME);
+      const int64_t now = clock_.NowNs();
       const int64_t deadline = NextDeadlineNs(state_);
       if (deadline != 0 && now >= deadline) Handle(TimePassed{});
       if (reconnect_ns_ != 0 && now >= reconnect_ns_) {
@@ -170,7 +160,7 @@ class Agent::Impl {
     }
     timespec timeout = {};
     if (next != 0) {
-      const int64_t left = std::max<int64_t>(next - NowNs(CLOCK_BOOTTIME), 0);
+      const int64_t left = std::max<int64_t>(next - clock_.NowNs(), 0);
       timeout = {left / 1'000'000'000, left % 1'000'000'000};
     }
     ppoll(polls.data(), polls.size(), next != 0 ? &timeout : nullptr, nullptr);
@@ -179,7 +169,11 @@ class Agent::Impl {
   }
 
   void Handle(const Event& event) {
-    for (Effect& effect : Step(state_, event, NowNs(CLOCK_BOOTTIME))) {
+    if (const auto* said = std::get_if<CoordinatorSaid>(&event)) {
+      if (said->message.has_welcome())
+        clock_.Welcomed(state_.identity.boot_id, said->message.welcome().boot_id());
+    }
+    for (Effect& effect : Step(state_, event, clock_.NowNs())) {
       std::visit([this](auto& e) { Do(e); }, effect);
     }
   }
@@ -188,13 +182,14 @@ class Agent::Impl {
 
   void Do(SendUp& e) {
     if (e.message.has_heartbeat())
-      e.message.mutable_heartbeat()->set_sent_ns(NowNs(CLOCK_REALTIME));
+      e.message.mutable_heartbeat()->set_sent_ns(LeaseClock::NowNs(CLOCK_REALTIME));
     stream_->Send(std::move(e.message));
   }
   void Do(SpawnKeeper& e) { generation_->Begin(e); }
   void Do(OrderKeeper& e) { generation_->Stop(e.order); }
   void Do(TellWorker& e) { generation_->Tell(e.message); }
   void Do(SignalWorkers& e) { generation_->Signal(e); }
+  void Do(ExamineWorkers& e) { generation_->Examine(e.generation); }
   void Do(RenewLease& e) { generation_->RenewLease(e.until_ns); }
   void Do(Reconnect& e) { reconnect_ns_ = e.not_before_ns; }
   void Do(End& e) {
@@ -229,6 +224,7 @@ class Agent::Impl {
   State state_;
   std::unique_ptr<CoordinatorStream> stream_;
   int64_t reconnect_ns_ = 0;
+  LeaseClock clock_;  // of everything that Step is told
   std::unique_ptr<NodeGeneration> generation_;
 
   std::mutex end_mutex_;

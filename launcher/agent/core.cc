@@ -1,6 +1,7 @@
 #include "launcher/agent/core.h"
 
 #include <algorithm>
+#include <csignal>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -117,7 +118,11 @@ void StartPending(Turn& turn) {
   v1::StartWorkers order = *std::exchange(s.pending, std::nullopt);
   s.running = RunningGeneration{order.generation(), order, false, {}};
   const int64_t lease_until_ns = s.lease_seconds == 0 ? 0 : s.lease_until_ns;
+  const uint64_t generation = order.generation();
   turn.out.push_back(SpawnKeeper{std::move(order), LeaseMilliseconds(turn), lease_until_ns});
+  if (std::exchange(s.pause_pending, false)) {
+    turn.out.push_back(SignalWorkers{generation, SIGSTOP});
+  }
 }
 
 // The lease counts from the moment at which the answered heartbeat was sent, which is never later
@@ -142,6 +147,7 @@ void HandleStart(Turn& turn, const v1::StartWorkers& order) {
   if (order.generation() <= s.newest_generation || s.job_over) return;
   s.newest_generation = order.generation();
   s.pending = order;
+  s.pause_pending = false;
   if (s.running) return StopRunning(turn, v1::StopWorkers::KILL, "a newer generation begins");
   StartPending(turn);
 }
@@ -170,6 +176,36 @@ void HandleJobEnded(Turn& turn) {
   turn.out.push_back(End{0, "the job is over"});
 }
 
+void HandleSignal(Turn& turn, const v1::SignalWorkers& order) {
+  State& s = turn.state;
+  if (s.running && s.running->number == order.generation()) {
+    turn.out.push_back(SignalWorkers{order.generation(), order.signal()});
+    return;
+  }
+  if (s.pending && s.pending->generation() == order.generation()) {
+    // One that waits begins paused; another signal has nobody to go to.
+    if (order.signal() == SIGSTOP) {
+      s.pause_pending = true;
+      return;
+    }
+    if (order.signal() == SIGCONT) s.pause_pending = false;
+  }
+  v1::AgentMessage message;
+  message.mutable_workers_signalled()->set_generation(order.generation());
+  message.mutable_workers_signalled()->set_signal(order.signal());
+  turn.Fact(std::move(message));
+}
+
+void HandleExamine(Turn& turn, uint64_t generation) {
+  if (turn.state.running && turn.state.running->number == generation) {
+    turn.out.push_back(ExamineWorkers{generation});
+    return;
+  }
+  v1::AgentMessage message;  // nothing of it runs here
+  message.mutable_workers_examined()->set_generation(generation);
+  turn.Fact(std::move(message));
+}
+
 // The generation whose workers this message is for; 0: it is for no worker.
 uint64_t GenerationOf(const v1::CoordinatorMessage& message) {
   using M = v1::CoordinatorMessage;
@@ -184,8 +220,6 @@ uint64_t GenerationOf(const v1::CoordinatorMessage& message) {
       return message.checkpoint_at().generation();
     case M::kCheckpointSettled:
       return message.checkpoint_settled().generation();
-    case M::kExamineWorkers:
-      return message.examine_workers().generation();
     default:
       return 0;
   }
@@ -214,10 +248,7 @@ void HandleCoordinator(Turn& turn, const CoordinatorSaid& said) {
     case M::kStopWorkers:
       return HandleStop(turn, message.stop_workers());
     case M::kSignalWorkers:
-      if (message.signal_workers().generation() == running) {
-        turn.out.push_back(SignalWorkers{running, message.signal_workers().signal()});
-      }
-      return;
+      return HandleSignal(turn, message.signal_workers());
     case M::kJobEnded:
       return HandleJobEnded(turn);
     case M::kValue:
@@ -229,6 +260,7 @@ void HandleCoordinator(Turn& turn, const CoordinatorSaid& said) {
       if (running != 0 && GenerationOf(message) == running) turn.out.push_back(TellWorker{message});
       return;
     case M::kExamineWorkers:
+      return HandleExamine(turn, message.examine_workers().generation());
     case M::kWelcome:
     case M::MESSAGE_NOT_SET:
       return;

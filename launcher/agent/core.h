@@ -56,6 +56,7 @@ struct State {
   uint64_t newest_generation = 0;
   std::optional<RunningGeneration> running;
   std::optional<v1::StartWorkers> pending;  // waits for the old generation's end
+  bool pause_pending = false;               // it is to be paused as soon as it runs
   bool job_over = false;
   int64_t give_up_ns = 0;  // detached: when to stop trying; 0 while attached
   bool ended = false;
@@ -106,6 +107,9 @@ struct SignalWorkers {
   uint64_t generation = 0;
   int32_t signal = 0;
 };
+struct ExamineWorkers {
+  uint64_t generation = 0;
+};
 // For the keeper. The moment is the truth: a duration grows by the time for which it waits.
 struct RenewLease {
   int64_t milliseconds = 0;
@@ -118,8 +122,8 @@ struct End {
   int exit_code = 0;
   std::string reason;
 };
-using Effect = std::variant<SendUp, SpawnKeeper, OrderKeeper, TellWorker, SignalWorkers, RenewLease,
-                            Reconnect, End>;
+using Effect = std::variant<SendUp, SpawnKeeper, OrderKeeper, TellWorker, SignalWorkers,
+                            ExamineWorkers, RenewLease, Reconnect, End>;
 
 std::vector<Effect> Step(State& state, const Event& event, int64_t now_ns);
 int64_t NextDeadlineNs(const State& state);

@@ -206,7 +206,38 @@ std::optional<v1::AgentMessage> FactOf(const Packet& packet, WorkerNotes& notes)
     return message;
   }
   if (packet.type() == "Exited") return ExitOf(packet, notes);
+  if (packet.type() == "Stalled") {
+    auto* stalled = message.mutable_worker_stalled();
+    stalled->set_generation(notes.generation);
+    stalled->set_rank(rank);
+    stalled->set_seconds(packet.Number("SECONDS").value_or(0));
+    *stalled->mutable_place() = PlaceOf(packet);
+    return message;
+  }
+  if (packet.type() == "Signalled") {
+    message.mutable_workers_signalled()->set_generation(notes.generation);
+    message.mutable_workers_signalled()->set_signal(
+        static_cast<int32_t>(packet.Integer("NUMBER").value_or(0)));
+    return message;
+  }
   return std::nullopt;
+}
+
+v1::WorkerPlace PlaceOf(const Packet& packet) {
+  v1::WorkerPlace place;
+  place.set_rank(RankOf(packet));
+  place.set_pid(static_cast<int32_t>(packet.Integer("PID").value_or(0)));
+  place.set_speaks(packet.Text("STEP").has_value());
+  place.set_seconds_still(static_cast<double>(packet.Integer("STILL_MS").value_or(0)) / 1000);
+  if (!place.speaks()) return place;
+  place.set_step(packet.Unsigned("STEP").value_or(0));
+  place.set_phase(PhaseText(packet.Unsigned("PHASE").value_or(0)));
+  const std::string text = packet.Text("TEXT").value_or("");
+  if (!text.empty()) place.set_phase(absl::StrCat(place.phase(), " (", text, ")"));
+  place.set_collective(packet.Text("COLLECTIVE").value_or(""));
+  place.set_collective_started(packet.Unsigned("COLLECTIVE_STARTED").value_or(0));
+  place.set_collective_finished(packet.Unsigned("COLLECTIVE_FINISHED").value_or(0));
+  return place;
 }
 
 std::optional<std::string> WorkerPacketOf(const v1::CoordinatorMessage& message, int64_t* rank) {
@@ -252,6 +283,18 @@ std::optional<std::string> WorkerPacketOf(const v1::CoordinatorMessage& message,
     default:
       return std::nullopt;
   }
+}
+
+std::string StopPacketOf(const v1::StopWorkers& order) {
+  const char* mode = order.mode() == v1::StopWorkers::ABORT  ? "abort"
+                     : order.mode() == v1::StopWorkers::STOP ? "stop"
+                                                             : "kill";
+  PacketWriter writer("Stop");
+  writer.Text("MODE", mode).Text("REASON", order.reason());
+  if (order.grace_seconds() > 0) {
+    writer.Integer("GRACE_MS", static_cast<int64_t>(order.grace_seconds() * 1000));
+  }
+  return writer.Finish();
 }
 
 std::vector<std::string> LogTail(const std::string& path) {

@@ -28,9 +28,15 @@ struct WorkerNotes {
 // the node's first stays here.
 std::optional<v1::AgentMessage> FactOf(const Packet& packet, WorkerNotes& notes);
 
+// Where a worker stands, from `Places` or `Stalled`.
+v1::WorkerPlace PlaceOf(const Packet& packet);
+
 // The worker packet for a coordinator's message; *rank receives the addressee, or -1 for all of the
 // node.
 std::optional<std::string> WorkerPacketOf(const v1::CoordinatorMessage& message, int64_t* rank);
+
+// The keeper's `Stop` for a coordinator's order.
+std::string StopPacketOf(const v1::StopWorkers& order);
 
 // The last lines of a log: at most 30, of at most 400 bytes each.
 std::vector<std::string> LogTail(const std::string& path);

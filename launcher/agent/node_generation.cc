@@ -1,5 +1,6 @@
 #include "launcher/agent/node_generation.h"
 
+#include <signal.h>
 #include <time.h>
 
 #include <algorithm>
@@ -17,12 +18,6 @@ namespace {
 constexpr int kPacketsPerTurn = 256;  // of one keeper, so that orders are never starved by output
 constexpr int64_t kMillisecondNs = 1'000'000;
 
-int64_t ClockNs(clockid_t clock) {
-  timespec now = {};
-  clock_gettime(clock, &now);
-  return now.tv_sec * 1'000'000'000LL + now.tv_nsec;
-}
-
 }  // namespace
 
 void NodeGeneration::Begin(const SpawnKeeper& order) {
@@ -32,9 +27,10 @@ void NodeGeneration::Begin(const SpawnKeeper& order) {
   notes_.generation = order_.generation();
   notes_.first_rank = order_.first_rank();
   unkillable_.clear();
+  pause_when_started_ = false;
   const absl::Status made = MakeFolders();
   if (!made.ok()) return TellStartFailure(made);
-  Prepare(ClockNs(CLOCK_BOOTTIME));
+  Prepare(options_.clock->NowNs());
 }
 
 absl::Status NodeGeneration::MakeFolders() {
@@ -72,7 +68,7 @@ void NodeGeneration::ContinuePreparation(int64_t now_ns) {
 }
 
 absl::Status NodeGeneration::StartKeeper(int64_t now_ns) {
-  NodeFacts facts{options_.node, options_.worker_path, 0};
+  NodeFacts facts{options_.node, options_.worker_path, 0, options_.clock->monotonic()};
   if (order_.group_rank() == 0 && order_.master_port() == 0) {
     absl::Status reserved = master_port_.Reserve(order_.master_address());
     if (!reserved.ok()) return reserved;
@@ -93,6 +89,8 @@ absl::Status NodeGeneration::StartKeeper(int64_t now_ns) {
   keeper_ = std::move(*keeper);
   keeper_gone_.reset();
   keeper_closed_ = false;
+  keeper_clock_ = options_.clock->id();
+  if (std::exchange(pause_when_started_, false)) Signal({notes_.generation, SIGSTOP});
   return absl::OkStatus();
 }
 
@@ -112,20 +110,12 @@ void NodeGeneration::TellStartFailure(const absl::Status& status) {
 
 void NodeGeneration::Stop(const v1::StopWorkers& order) {
   if (notes_.generation != order.generation() || (!keeper_ && !preparation_)) return;
-  if (notes_.stop_ordered_ns == 0) notes_.stop_ordered_ns = ClockNs(CLOCK_REALTIME);
+  if (notes_.stop_ordered_ns == 0) notes_.stop_ordered_ns = LeaseClock::NowNs(CLOCK_REALTIME);
   if (preparation_) {
     preparation_->Cancel();
-    return ContinuePreparation(ClockNs(CLOCK_BOOTTIME));
+    return ContinuePreparation(options_.clock->NowNs());
   }
-  const char* mode = order.mode() == v1::StopWorkers::ABORT  ? "abort"
-                     : order.mode() == v1::StopWorkers::STOP ? "stop"
-                                                             : "kill";
-  PacketWriter writer("Stop");
-  writer.Text("MODE", mode).Text("REASON", order.reason());
-  if (order.grace_seconds() > 0) {
-    writer.Integer("GRACE_MS", static_cast<int64_t>(order.grace_seconds() * 1000));
-  }
-  keeper_->Send(writer.Finish());
+  keeper_->Send(StopPacketOf(order));
 }
 
 void NodeGeneration::Tell(const v1::CoordinatorMessage& message) {
@@ -139,17 +129,48 @@ void NodeGeneration::Tell(const v1::CoordinatorMessage& message) {
 }
 
 void NodeGeneration::Signal(const SignalWorkers& order) {
-  if (keeper_) keeper_->Send(PacketWriter("Signal").Integer("NUMBER", order.signal).Finish());
+  if (keeper_) {
+    keeper_->Send(PacketWriter("Signal").Integer("NUMBER", order.signal).Finish());
+    return;
+  }
+  // Nobody is there yet; workers that start during a pause are stopped at once.
+  if (order.signal == SIGSTOP || order.signal == SIGCONT) {
+    pause_when_started_ = order.signal == SIGSTOP;
+  }
+  v1::AgentMessage fact;
+  fact.mutable_workers_signalled()->set_generation(order.generation);
+  fact.mutable_workers_signalled()->set_signal(order.signal);
+  events_.push_back(KeeperSaid{order.generation, std::move(fact)});
+}
+
+void NodeGeneration::Examine(uint64_t generation) {
+  if (keeper_) {
+    examination_.Begin(generation);
+    return PumpExamination();
+  }
+  v1::AgentMessage fact;
+  fact.mutable_workers_examined()->set_generation(generation);
+  events_.push_back(KeeperSaid{generation, std::move(fact)});
+}
+
+void NodeGeneration::PumpExamination() {
+  if (keeper_ && examination_.TakeQuestion()) keeper_->Send(PacketWriter("Examine").Finish());
+  if (std::optional<v1::AgentMessage> answer = examination_.TakeAnswer()) {
+    events_.push_back(KeeperSaid{notes_.generation, std::move(*answer)});
+  }
 }
 
 void NodeGeneration::RenewLease(int64_t until_ns) {
   lease_until_ns_ = until_ns;
-  // As a moment, so that the time for which the packet waits counts too.
-  if (keeper_) keeper_->Send(PacketWriter("Lease").Integer("UNTIL_NS", until_ns).Finish());
+  if (!keeper_) return;
+  // As a moment of the keeper's clock, so that the time for which the packet waits counts too.
+  const int64_t until = LeaseClock::NowNs(keeper_clock_) + until_ns - options_.clock->NowNs();
+  keeper_->Send(PacketWriter("Lease").Integer("UNTIL_NS", until).Finish());
 }
 
 void NodeGeneration::Abandon() {
   preparation_.reset();
+  examination_.Cancel();
   keeper_.reset();
   EndOrphans();
 }
@@ -166,6 +187,7 @@ void NodeGeneration::AddPolls(std::vector<pollfd>* polls) const {
 void NodeGeneration::Pump(int64_t now_ns) {
   if (preparation_) ContinuePreparation(now_ns);
   if (keeper_) PumpKeeper();
+  PumpExamination();
 }
 
 std::deque<Event> NodeGeneration::TakeEvents() {
@@ -190,6 +212,7 @@ void NodeGeneration::PumpKeeper() {
 }
 
 void NodeGeneration::HandlePacket(const Packet& packet) {
+  if (examination_.Take(packet)) return;
   if (packet.type() == "Console") {
     options_.console->WorkerOutput(Prefix(packet), packet.body().value_or(""),
                                    packet.Unsigned("DROPPED").value_or(0));
@@ -217,6 +240,7 @@ std::string NodeGeneration::Prefix(const Packet& packet) const {
 }
 
 void NodeGeneration::HandleKeeperEnd() {
+  examination_.Cancel();
   keeper_.reset();
   KeeperGone gone{notes_.generation, true, "its keeper died", {}};
   if (keeper_gone_) {

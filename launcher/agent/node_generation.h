@@ -3,13 +3,14 @@
 //
 // A passive object of the loop thread: it polls the descriptors, calls Pump when it wakes up, and
 // gives the events to the core afterwards. At most one generation at a time. All times are
-// CLOCK_BOOTTIME in nanoseconds unless they are said to be others.
+// those of the agent's clock (lease_clock.h) in nanoseconds unless they are said to be others.
 #pragma once
 
 #include <poll.h>
 
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -17,8 +18,10 @@
 
 #include "absl/status/status.h"
 #include "launcher/agent/core.h"
+#include "launcher/agent/examination.h"
 #include "launcher/agent/keeper_facts.h"
 #include "launcher/agent/keeper_process.h"
+#include "launcher/agent/lease_clock.h"
 #include "launcher/agent/preparation.h"
 #include "launcher/agent/reserved_port.h"
 #include "launcher/console/console.h"
@@ -31,15 +34,19 @@ class NodeGeneration {
     std::string node;
     std::string keeper_path;
     std::string worker_path;
-    Console* console = nullptr;  // outlives this
+    Console* console = nullptr;         // outlives this
+    const LeaseClock* clock = nullptr;  // likewise
+    std::function<void()> wake;         // from another thread: Pump has something to do
   };
-  explicit NodeGeneration(Options options) : options_(std::move(options)) {}
+  explicit NodeGeneration(Options options)
+      : options_(std::move(options)), examination_(options_.wake) {}
 
   // ---- orders of the core. REQUIRES for Begin: the one before is over.
   void Begin(const SpawnKeeper& order);
   void Stop(const v1::StopWorkers& order);
   void Tell(const v1::CoordinatorMessage& message);
   void Signal(const SignalWorkers& order);
+  void Examine(uint64_t generation);
   void RenewLease(int64_t until_ns);
   // Leaves without further talk: the end of the keeper's socket makes it kill everything.
   void Abandon();
@@ -58,6 +65,7 @@ class NodeGeneration {
   absl::Status StartKeeper(int64_t now_ns);
   void TellStartFailure(const absl::Status& status);
   void PumpKeeper();
+  void PumpExamination();
   void HandlePacket(const Packet& packet);
   void HandleKeeperEnd();
   std::string Prefix(const Packet& packet) const;
@@ -66,10 +74,13 @@ class NodeGeneration {
   v1::StartWorkers order_;
   int64_t lease_until_ns_ = 0;  // 0: none
   std::unique_ptr<Preparation> preparation_;
+  bool pause_when_started_ = false;
   std::unique_ptr<KeeperProcess> keeper_;
+  clockid_t keeper_clock_ = CLOCK_BOOTTIME;  // the agent's when the keeper was started
   bool keeper_closed_ = false;
   std::optional<KeeperGone> keeper_gone_;
   std::vector<int32_t> unkillable_;
+  Examination examination_;
   WorkerNotes notes_;
   ReservedPort master_port_;
   std::deque<Event> events_;

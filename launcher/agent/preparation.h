@@ -3,7 +3,7 @@
 //
 // A passive object: the agent's loop polls the descriptors, and calls Advance when one of them is
 // readable or a deadline has passed. Nothing here blocks or runs on a thread of its own. All times
-// are CLOCK_BOOTTIME in nanoseconds. Invariants:
+// are the agent's clock (lease_clock.h) in nanoseconds. Invariants:
 //  1. A step begins when the one before it is ready.
 //  2. After Cancel no step begins, and the preparation is over once nothing of the running step is
 //     left.

@@ -91,6 +91,9 @@ std::string MakeKeeperSpec(const v1::StartWorkers& order, const NodeFacts& node,
   Add(spec, "LEASE_MS", absl::StrCat(lease_milliseconds));
   Add(spec, "LOG_BYTES_MAX", absl::StrCat(job.logging().file_bytes_max()));
   Add(spec, "LOG_FILES_KEPT", absl::StrCat(job.logging().rotated_files_kept()));
+  Add(spec, "LEASE_CLOCK", node.lease_monotonic ? "monotonic" : "boot");
+  Add(spec, "HANG_MS",
+      absl::StrCat(static_cast<int64_t>(job.supervision().hang_timeout_seconds() * 1000)));
   Add(spec, "FOREGROUND", "1");
   for (uint32_t local_rank = 0; local_rank < order.local_world_size(); ++local_rank) {
     const uint32_t rank = order.first_rank() + local_rank;

@@ -15,8 +15,9 @@ inline constexpr uint32_t kPaddleRanksMax = 4096;
 
 struct NodeFacts {
   std::string node;
-  std::string worker_path;   // ddp-worker
-  uint32_t master_port = 0;  // reserved on the node of rank 0
+  std::string worker_path;       // ddp-worker
+  uint32_t master_port = 0;      // reserved on the node of rank 0
+  bool lease_monotonic = false;  // the lease's clock stands still while the machine sleeps
 };
 
 // The complete environment of one worker.

@@ -1,5 +1,6 @@
-// The keeper's two clocks, in nanoseconds: boot time for deadlines (it goes on while the machine
-// sleeps, so a lease cannot be slept through) and real time for what is told to others. Any thread.
+// The keeper's clocks, in nanoseconds: boot time for deadlines (it goes on while the machine
+// sleeps, so a lease cannot be slept through; LEASE_CLOCK may choose the monotonic one instead),
+// monotonic time for standstills, and real time for what is told to others. Any thread.
 #pragma once
 
 #include <cstdint>
@@ -17,6 +18,9 @@ inline int64_t ClockNs(clockid_t clock) {
 }
 inline int64_t BootNs() {
   return ClockNs(CLOCK_BOOTTIME);
+}
+inline int64_t MonotonicNs() {
+  return ClockNs(CLOCK_MONOTONIC);
 }
 inline int64_t RealNs() {
   return ClockNs(CLOCK_REALTIME);

@@ -18,10 +18,14 @@ constexpr int64_t kLastFlushNs = 60 * kSecond;
 }  // namespace
 
 Keeper::Keeper(const Spec* spec, const StartContext& context, Poller* poller, Fd control)
-    : spec_(spec), context_(context), poller_(poller), agent_(std::move(control), poller) {
+    : spec_(spec),
+      context_(context),
+      poller_(poller),
+      agent_(std::move(control), poller),
+      hang_watch_(spec->workers.size(), spec->hang_ms * kMillisecond, MonotonicNs()) {
   policy_.grace_ns = spec->grace_ms * kMillisecond;
   state_.workers.resize(spec->workers.size());
-  if (spec->lease_ms > 0) state_.lease_deadline_ns = BootNs() + spec->lease_ms * kMillisecond;
+  if (spec->lease_ms > 0) state_.lease_deadline_ns = Now() + spec->lease_ms * kMillisecond;
   workers_.reserve(spec->workers.size());
   for (const WorkerSpec& worker : spec->workers) {
     workers_.emplace_back(&worker, workers_.size(), poller);
@@ -30,9 +34,10 @@ Keeper::Keeper(const Spec* spec, const StartContext& context, Poller* poller, Fd
 
 void Keeper::Run() {
   StartAll();
+  PlanNextLook();
   while (state_.tree != TreePhase::kGone) {
     UpdateInterest();
-    Handle(poller_->Wait(NextDeadline(policy_, state_)));
+    Handle(poller_->Wait(std::min(NextDeadline(policy_, state_), next_look_ns_)));
   }
   Finish();
 }
@@ -73,6 +78,8 @@ void Keeper::Handle(std::span<const Ready> ready) {
   HandleExits(exits, wake_up_ns);
   if (signals || !exits.empty() || state_.tree == TreePhase::kSweeping) ReapOrphans();
   NoticeAgentGone();
+  // Last, when all that came meanwhile has been read.
+  if (Now() >= next_look_ns_) LookForHangs();
 }
 
 void Keeper::HandleExits(const std::vector<size_t>& exits, int64_t first_ns) {

@@ -9,14 +9,17 @@
 //  PIDs that would not die.
 //  3. Each worker has exactly one end: StartFailed or Exited.
 //  4. Nothing here blocks but a write to a log file.
+//  5. A paused worker is continued before it is told to leave.
 #pragma once
 
+#include <optional>
 #include <span>
 #include <string_view>
 #include <unordered_set>
 #include <vector>
 
 #include "launcher/keeper/agent_link.h"
+#include "launcher/keeper/hang_watch.h"
 #include "launcher/keeper/poller.h"
 #include "launcher/keeper/spec.h"
 #include "launcher/keeper/stop_policy.h"
@@ -48,6 +51,18 @@ class Keeper {
   void Obey(std::string_view bytes);
   void NoticeAgentGone();
 
+  // Standstills, examinations, pauses (keeper_watch.cc).
+  void LookForHangs();
+  std::vector<std::optional<StepPageContent>> ReadPages() const;
+  std::vector<Standstill> Look(const std::vector<std::optional<StepPageContent>>& pages);
+  void PlanNextLook();
+  void TellPlaces();
+  void PassSignal(int number);
+  void StopAll();
+  void ContinueAll();
+
+  // On the clock that deadlines are counted on.
+  int64_t Now() const;
   // Decisions and what follows from them (keeper_effects.cc).
   void Decide(const StopEvent& event);
   void Perform(const Effect& effect);
@@ -67,6 +82,9 @@ class Keeper {
   StopPolicy policy_;
   StopState state_;
   std::string stop_reason_;
+  HangWatch hang_watch_;
+  int64_t next_look_ns_ = kNever;  // on Now's clock
+  bool paused_ = false;            // all processes of the workers are stopped, until told otherwise
   std::unordered_set<pid_t> terminated_;  // orphans that have had their TERM
 };
 

@@ -37,12 +37,12 @@ std::optional<StopEvent> ParseStop(const Packet& packet) {
   return event;
 }
 
-// UNTIL_NS, a moment on CLOCK_BOOTTIME, is stricter than MS: it also counts the time that the
+// UNTIL_NS, a moment on the lease's clock, is stricter than MS: it also counts the time that the
 // packet waited.
-std::optional<StopEvent> ParseLease(const Packet& packet) {
+std::optional<StopEvent> ParseLease(const Packet& packet, int64_t now_ns) {
   StopEvent event{.kind = EventKind::kLease};
   if (const std::optional<int64_t> until_ns = packet.Integer("UNTIL_NS")) {
-    event.duration_ns = std::max<int64_t>(*until_ns - BootNs(), 1);
+    event.duration_ns = std::max<int64_t>(*until_ns - now_ns, 1);
     return event;
   }
   const std::optional<int64_t> ms = packet.Integer("MS");
@@ -71,9 +71,11 @@ void Keeper::Obey(std::string_view bytes) {
   } else if (packet->type() == "Signal") {
     const int64_t number = packet->Integer("NUMBER").value_or(0);
     if (number < 1 || number > SIGRTMAX) return TellVoid("Signal", "NUMBER is no signal");
-    for (const Worker& worker : workers_) worker.Signal(static_cast<int>(number));
+    PassSignal(static_cast<int>(number));
+  } else if (packet->type() == "Examine") {
+    TellPlaces();
   } else if (packet->type() == "Lease") {
-    const std::optional<StopEvent> event = ParseLease(*packet);
+    const std::optional<StopEvent> event = ParseLease(*packet, Now());
     if (!event) return TellVoid("Lease", "it needs MS");
     Decide(*event);
   }

@@ -15,7 +15,11 @@
 namespace ddprun::keeper {
 
 void Keeper::Decide(const StopEvent& event) {
-  for (const Effect& effect : Step(policy_, &state_, event, BootNs())) Perform(effect);
+  for (const Effect& effect : Step(policy_, &state_, event, Now())) Perform(effect);
+  if (state_.mode == StopMode::kNone || hang_watch_.over()) return;
+  hang_watch_.End();
+  PlanNextLook();
+  if (paused_) ContinueAll();
 }
 
 void Keeper::Perform(const Effect& effect) {
@@ -28,6 +32,7 @@ void Keeper::Perform(const Effect& effect) {
       return;
     case EffectKind::kTerminateWorker:
       workers_[effect.worker].Signal(SIGTERM);
+      workers_[effect.worker].Signal(SIGCONT);  // one that somebody has stopped could not take it
       return;
     case EffectKind::kKillWorkerTree:
       if (workers_[effect.worker].alive()) KillWorkerTree(workers_[effect.worker].pid());

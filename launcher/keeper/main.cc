@@ -128,7 +128,7 @@ int Main(int argc, char** argv) {
   if (!spec) return Fail(kBadUsage, "the spec is wrong: " + problem);
   const StartContext context = MakeContext(*spec);
   Poller poller;
-  problem = poller.Open();
+  problem = poller.Open(spec->lease_monotonic ? CLOCK_MONOTONIC : CLOCK_BOOTTIME);
   if (!problem.empty()) return Fail(kInternalError, problem);
   Keeper keeper(&*spec, context, &poller, Fd(kControlFd));
   keeper.Run();

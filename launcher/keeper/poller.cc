@@ -23,7 +23,7 @@ uint64_t Token(Source source, size_t worker) {
 
 }  // namespace
 
-std::string Poller::Open() {
+std::string Poller::Open(clockid_t clock) {
   sigset_t all;
   sigfillset(&all);
   sigprocmask(SIG_SETMASK, &all, nullptr);
@@ -33,7 +33,7 @@ std::string Poller::Open() {
   sigaddset(&read_here, SIGTERM);
   epoll_.Reset(epoll_create1(EPOLL_CLOEXEC));
   signals_.Reset(signalfd(-1, &read_here, SFD_CLOEXEC | SFD_NONBLOCK));
-  timer_.Reset(timerfd_create(CLOCK_BOOTTIME, TFD_CLOEXEC | TFD_NONBLOCK));
+  timer_.Reset(timerfd_create(clock, TFD_CLOEXEC | TFD_NONBLOCK));
   if (!epoll_.valid() || !signals_.valid() || !timer_.valid()) {
     return std::string("cannot make epoll, signalfd and timerfd: ") + strerrordesc_np(errno);
   }
@@ -66,8 +66,8 @@ void Poller::Close(Fd* fd) {
   fd->Reset();
 }
 
-std::span<const Ready> Poller::Wait(int64_t deadline_boot_ns) {
-  Arm(deadline_boot_ns);
+std::span<const Ready> Poller::Wait(int64_t deadline_ns) {
+  Arm(deadline_ns);
   std::vector<epoll_event> events(watched_);
   int count = 0;
   do {
@@ -86,13 +86,13 @@ std::span<const Ready> Poller::Wait(int64_t deadline_boot_ns) {
   return ready_;
 }
 
-void Poller::Arm(int64_t deadline_boot_ns) {
-  if (deadline_boot_ns == armed_ns_) return;
-  armed_ns_ = deadline_boot_ns;
+void Poller::Arm(int64_t deadline_ns) {
+  if (deadline_ns == armed_ns_) return;
+  armed_ns_ = deadline_ns;
   itimerspec when{};  // zero disarms
-  if (deadline_boot_ns != kNever) {
-    when.it_value.tv_sec = deadline_boot_ns / kSecond;
-    when.it_value.tv_nsec = deadline_boot_ns % kSecond;
+  if (deadline_ns != kNever) {
+    when.it_value.tv_sec = deadline_ns / kSecond;
+    when.it_value.tv_nsec = deadline_ns % kSecond;
   }
   timerfd_settime(timer_.get(), TFD_TIMER_ABSTIME, &when, nullptr);
 }

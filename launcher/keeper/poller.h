@@ -2,12 +2,13 @@
 // sources; an idle keeper sleeps in it.
 //
 // Threads: the keeper's alone, and it must have no other, since the signals are blocked for the
-// thread. The deadline is a timer on CLOCK_BOOTTIME, so that one that passed while the machine
-// slept is noticed on waking.
+// thread. The deadline is a timer on the clock that Open is given; on CLOCK_BOOTTIME one that
+// passed while the machine slept is noticed on waking.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
+#include <ctime>
 #include <span>
 #include <string>
 #include <vector>
@@ -28,7 +29,7 @@ class Poller {
  public:
   // Empty, or what went wrong. Blocks every signal: CHLD and TERM are read by TakeSignals, all
   // others are thereby ignored.
-  std::string Open();
+  std::string Open(clockid_t clock);
   void Watch(int fd, Source source, size_t worker = 0);
   // Also wake up when the descriptor takes data again.
   void WantWrite(int fd, Source source, size_t worker, bool want);
@@ -37,12 +38,12 @@ class Poller {
   void Close(Fd* fd);
   // Waits for anything, or until the deadline (kNever: no deadline). In the order in which they
   // became ready.
-  std::span<const Ready> Wait(int64_t deadline_boot_ns);
+  std::span<const Ready> Wait(int64_t deadline_ns);
   // Reads the pending signals. True: TERM was among them.
   bool TakeTerminate();
 
  private:
-  void Arm(int64_t deadline_boot_ns);
+  void Arm(int64_t deadline_ns);
 
   Fd epoll_;
   Fd signals_;

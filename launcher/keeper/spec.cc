@@ -36,6 +36,11 @@ bool TakeJobKey(std::string_view key, std::string_view value, Spec* spec) {
            (spec->log_bytes_max == 0 || spec->log_bytes_max >= kLogBytesMaxMin);
   } else if (key == "LOG_FILES_KEPT") {
     return ScanInteger(value, UINT32_MAX, &spec->log_files_kept);
+  } else if (key == "LEASE_CLOCK") {
+    spec->lease_monotonic = value == "monotonic";
+    return spec->lease_monotonic || value == "boot";
+  } else if (key == "HANG_MS") {
+    return ScanInteger(value, kDurationMsMax, &spec->hang_ms);
   } else if (key == "FOREGROUND") {
     return ScanFlag(value, &spec->foreground);
   }

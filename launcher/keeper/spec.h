@@ -33,7 +33,9 @@ struct Spec {
   std::string generation;
   std::string node;
   int64_t grace_ms = 30'000;
-  int64_t lease_ms = 0;  // 0: none
+  int64_t lease_ms = 0;          // 0: none
+  bool lease_monotonic = false;  // deadlines are counted on CLOCK_MONOTONIC, not CLOCK_BOOTTIME
+  int64_t hang_ms = 0;           // 0: off
   bool foreground = false;
   int64_t log_bytes_max = 0;   // 0: logs are never rotated
   int64_t log_files_kept = 0;  // 0: all

@@ -69,6 +69,15 @@ WorkerDatagram ReceiveFromWorker(int fd) {
 
 }  // namespace
 
+void AddPage(const StepPageContent& page, PacketWriter* packet) {
+  packet->Unsigned("PHASE", page.phase)
+      .Unsigned("STEP", page.step)
+      .Text("TEXT", page.text)
+      .Text("COLLECTIVE", page.collective)
+      .Unsigned("COLLECTIVE_STARTED", page.collective_started)
+      .Unsigned("COLLECTIVE_FINISHED", page.collective_finished);
+}
+
 bool Worker::Start(const StartContext& context, AgentLink* agent) {
   StartFailure failure;
   alive_ = StartWorker(*spec_, context, &process_, &failure);
@@ -153,6 +162,7 @@ void Worker::PumpLog(AgentLink* agent, size_t bytes_max) {
     if (outcome == LogPump::Outcome::kEnd) poller_->Close(process_.log.pipe());
     if (outcome != LogPump::Outcome::kData) return;
     pumped += size;
+    output_bytes_ += size;
     if (show) {
       agent->SendConsoleAlways(rank(), chunk, &console_dropped_);
     } else if (spec_->console) {
@@ -207,12 +217,7 @@ std::string Worker::ExitedPacket(const siginfo_t& info, int64_t time_ns) const {
   packet.Integer(info.si_code == CLD_EXITED ? "CODE" : "SIGNAL", info.si_status);
   packet.Integer("CORE", info.si_code == CLD_DUMPED ? 1 : 0);
   if (const std::optional<StepPageContent> page = process_.page.Read()) {
-    packet.Unsigned("PHASE", page->phase)
-        .Unsigned("STEP", page->step)
-        .Text("TEXT", page->text)
-        .Text("COLLECTIVE", page->collective)
-        .Unsigned("COLLECTIVE_STARTED", page->collective_started)
-        .Unsigned("COLLECTIVE_FINISHED", page->collective_finished);
+    AddPage(*page, &packet);
   }
   if (void_packets_ > 0) packet.Unsigned("VOID_PACKETS", void_packets_);
   if (packets_dropped_ > 0) packet.Unsigned("PACKETS_DROPPED", packets_dropped_);

@@ -12,6 +12,7 @@
 #include <cstdint>
 #include <string>
 
+#include "common/packet.h"
 #include "launcher/keeper/agent_link.h"
 #include "launcher/keeper/packet_queue.h"
 #include "launcher/keeper/poller.h"
@@ -52,6 +53,11 @@ class Worker {
   void Signal(int number) const;
 
   bool alive() const { return alive_; }  // its main process is not reaped yet
+  // Its program was started, and has not ended.
+  bool runs() const { return alive_ && !process_.start_pipe.valid() && !start_failed_; }
+  bool said_hello() const { return said_hello_; }
+  uint64_t output_bytes() const { return output_bytes_; }  // read from its pipe so far
+  const StepPage& page() const { return process_.page; }
   pid_t pid() const { return process_.pid; }
   int64_t rank() const { return spec_->rank; }
 
@@ -70,9 +76,13 @@ class Worker {
   bool wants_write_ = false;  // what the poller knows
   bool start_failed_ = false;
   bool said_hello_ = false;
+  uint64_t output_bytes_ = 0;
   uint64_t void_packets_ = 0;
   uint64_t packets_dropped_ = 0;  // those to the worker
   uint64_t console_dropped_ = 0;  // bytes since its last Console packet
 };
+
+// What a page says, as the keys that Exited, Stalled and Places share.
+void AddPage(const StepPageContent& page, PacketWriter* packet);
 
 }  // namespace ddprun::keeper

@@ -94,6 +94,7 @@ class World {
   void Do(SimNode& node, agent::OrderKeeper& effect);
   void Do(SimNode& node, agent::TellWorker& effect);
   void Do(SimNode& node, agent::SignalWorkers& effect);
+  void Do(SimNode& node, agent::ExamineWorkers& effect);
   void Do(SimNode& node, agent::RenewLease& effect);
   void Do(SimNode& node, agent::Reconnect& effect);
   void Do(SimNode& node, agent::End& effect);

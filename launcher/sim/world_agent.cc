@@ -131,6 +131,7 @@ void World::Do(SimNode& node, agent::TellWorker& effect) {
 }
 
 void World::Do(SimNode&, agent::SignalWorkers&) {}
+void World::Do(SimNode&, agent::ExamineWorkers&) {}
 
 void World::Do(SimNode& node, agent::RenewLease& effect) {
   if (node.keeper == 0) return;

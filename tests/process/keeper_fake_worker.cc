@@ -127,6 +127,24 @@ int WritePage(char**) {
   abort();
 }
 
+// Says Hello, completes a step, enters a collective and spins there for ever.
+int PageThenSpin(char**) {
+  const int fd = atoi(getenv("DDPRUN_PAGE_FD"));
+  auto* page = static_cast<char*>(mmap(nullptr, 4096, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0));
+  const auto put = [page](size_t offset, auto value) {
+    memcpy(page + offset, &value, sizeof value);
+  };
+  put(4, uint32_t{1});
+  put(12, uint32_t{3});
+  put(16, uint64_t{41});
+  put(40, uint64_t{7});
+  put(48, uint64_t{6});
+  strcpy(page + 56, "all_reduce");
+  put(0, uint32_t{0x50444450});
+  Hello();
+  for (;;) asm volatile("");
+}
+
 int ListDescriptors(char**) {
   std::map<int, std::string> targets;
   DIR* dir = opendir("/proc/self/fd");
@@ -239,6 +257,7 @@ constexpr Mode kModes[] = {
     {"child-speaks", ChildSpeaks},
     {"void-packets", VoidPackets},
     {"page", WritePage},
+    {"page-then-spin", PageThenSpin},
     {"fds", ListDescriptors},
     {"random", Random},
     {"long-line", LongLine},

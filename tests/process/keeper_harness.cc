@@ -75,6 +75,7 @@ std::string KeeperProcess::MakeSpec() const {
   add("GRACE_MS=" + std::to_string(options_.grace_ms));
   add("LEASE_MS=" + std::to_string(options_.lease_ms));
   for (const std::string& key : options_.further) add(key);
+  add("HANG_MS=" + std::to_string(options_.hang_ms));
   add(std::string("FOREGROUND=") + (options_.foreground ? "1" : "0"));
   for (size_t rank = 0; rank < options_.workers.size(); ++rank) {
     const WorkerOptions& worker = options_.workers[rank];

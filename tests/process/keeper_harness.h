@@ -35,6 +35,7 @@ struct KeeperOptions {
   std::vector<WorkerOptions> workers;  // rank = index
   int grace_ms = 5000;
   int lease_ms = 0;
+  int hang_ms = 0;
   bool foreground = true;
   std::vector<std::string> further;  // more keys of the job, as LOG_BYTES_MAX=1000
   std::function<void()> before_exec;  // in the child that becomes the keeper

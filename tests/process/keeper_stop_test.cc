@@ -113,7 +113,8 @@ TEST(KeeperStop, HarsherOrderOverrides) {
 }
 
 TEST(KeeperStop, StoppedProcessIsKilledToo) {
-  KeeperProcess keeper({.workers = {Shell("trap '' TERM; echo up; kill -STOP $$", true)}});
+  KeeperProcess keeper(
+      {.workers = {Shell("trap '' TERM; echo up; while :; do kill -STOP $$; done", true)}});
   keeper.AwaitConsole(0, "up");
   keeper.Stop("stop", 300);
   keeper.AwaitGone();
