@@ -4,8 +4,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include <cerrno>
-
+#include "common/own_children.h"
 #include "common/process_tree.h"
 
 namespace ddprun::agent {
@@ -17,10 +16,10 @@ constexpr long kRoundNs = 2'000'000;
 std::vector<int32_t> EndOrphans() {
   std::vector<pid_t> left;
   for (int round = 0; round < kRoundsMax; ++round) {
-    left = KillDescendants(getpid());
-    pid_t reaped = 0;
-    while ((reaped = waitpid(-1, nullptr, WNOHANG | __WALL)) > 0) continue;
-    if (reaped < 0 && errno == ECHILD) return {};
+    // Reaped by name: waiting for any child would take those that others wait for.
+    left = KillDescendants(getpid(), OwnChildren::Get().List());
+    if (left.empty()) return {};
+    for (pid_t pid : left) waitpid(pid, nullptr, WNOHANG | __WALL);
     const timespec pause = {0, kRoundNs};
     nanosleep(&pause, nullptr);
   }

@@ -1,5 +1,6 @@
 // Ends what a killed keeper left behind. The agent's process is a child subreaper and has no
-// children but keepers, so that every descendant found here is an orphan of a worker.
+// children but keepers and those of OwnChildren, so that every descendant found here is an orphan
+// of a worker.
 #pragma once
 
 #include <cstdint>

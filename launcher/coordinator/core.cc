@@ -14,7 +14,8 @@ void HandleSubmitted(Turn& turn, const JobSubmitted& event) {
   s.started_ns = turn.now_ns;
   s.generation.number = event.past.generation;
   s.restarts_before = event.past.restarts;
-  s.time_lost_seconds = event.past.time_lost_seconds;
+  s.accounts.lost_seconds = event.past.time_lost_seconds;
+  s.accounts.lost_by_cause = event.past.lost_by_cause;
   s.phase = Phase::kWaiting;
   // Nodes that do not come back may still run workers; their leases end by then.
   if (event.past.may_run && event.spec.lease_seconds() > 0) {
@@ -120,10 +121,11 @@ void Dispatch(Turn& turn, Node& node, const v1::AgentMessage& message) {
       return HandleResult(turn, message.worker_result());
     case M::kLeaving:
       return LoseNode(turn, node.name, "it left: " + message.leaving().reason());
+    case M::kNodeUnhealthy:
+      return HandleUnhealthy(turn, node, message.node_unhealthy());
     case M::kWorkerStalled:
     case M::kWorkersExamined:
     case M::kWorkersSignalled:
-    case M::kNodeUnhealthy:
     case M::kHello:
     case M::MESSAGE_NOT_SET:
       return;
@@ -149,48 +151,19 @@ void HandleNodeMessage(Turn& turn, const NodeMessage& event) {
   Dispatch(turn, node, event.message);
 }
 
+// A hook that fails is told, and changes nothing.
+void HandleHookEnded(Turn& turn, const HookEnded& event) {
+  if (event.ok) return;
+  turn.Record("hook_failed",
+              {{"hook", event.hook}, {"of", event.generation}, {"reason", event.reason}});
+}
+
 void HandleDetached(Turn& turn, const NodeDetached& event) {
   auto found = turn.state.nodes.find(event.node);
   if (found == turn.state.nodes.end() || found->second.incarnation != event.incarnation) return;
   found->second.attached = false;
   // Without a lease the agent ends its workers as soon as the stream breaks.
   if (turn.state.spec.lease_seconds() == 0) LoseNode(turn, event.node, event.reason);
-}
-
-void HandleTime(Turn& turn) {
-  State& s = turn.state;
-  LoseSilentNodes(turn);
-  if (s.stop_deadline_ns != 0 && turn.now_ns >= s.stop_deadline_ns) {
-    s.stop_deadline_ns = 0;
-    if (s.phase == Phase::kRunning) {
-      EndGeneration(turn, false, "the grace for a checkpoint is over", v1::StopWorkers::KILL);
-    }
-  }
-  const bool call = s.last_call_ns != 0 && turn.now_ns >= s.last_call_ns;
-  const bool over = s.not_before_ns != 0 && turn.now_ns >= s.not_before_ns;
-  if (over) s.not_before_ns = 0;
-  if (s.phase == Phase::kWaiting && (call || over)) MaybePlanGeneration(turn);
-  if (s.deadline_ns == 0 || turn.now_ns < s.deadline_ns) return;
-  switch (s.phase) {
-    case Phase::kWaiting:
-      s.deadline_ns = 0;
-      if (s.last_call_ns != 0) {  // enough are here; only latecomers are missing
-        s.last_call_ns = turn.now_ns;
-        MaybePlanGeneration(turn);
-        if (s.phase != Phase::kWaiting) return;
-      }
-      return Finish(turn, {.status = "failed",
-                           .exit_code = s.ever_complete ? 4 : 3,
-                           .failure_kind = s.ever_complete ? "node_lost" : "nodes_missing",
-                           .reason = "not enough nodes came before the deadline"});
-    case Phase::kBackingOff:
-      return WaitForNodes(turn);
-    case Phase::kChoosing:
-    case Phase::kRunning:
-    case Phase::kStopping:
-    case Phase::kFinished:
-      return;
-  }
 }
 
 }  // namespace
@@ -205,27 +178,41 @@ std::vector<Effect> Step(State& state, const Event& event, int64_t now_ns) {
   if (const auto* e = std::get_if<ResumeChosen>(&event)) StartGeneration(turn, *e);
   if (const auto* e = std::get_if<CheckpointStored>(&event)) HandleCheckpointStored(turn, *e);
   if (const auto* e = std::get_if<ControlAsked>(&event)) HandleControl(turn, *e);
+  if (const auto* e = std::get_if<HookEnded>(&event)) HandleHookEnded(turn, *e);
   if (std::holds_alternative<TimePassed>(event)) HandleTime(turn);
   return out;
 }
 
-int64_t NextDeadlineNs(const State& state) {
-  if (state.phase == Phase::kFinished) return 0;
-  int64_t next = 0;
-  auto consider = [&next](int64_t when) {
-    if (when != 0 && (next == 0 || when < next)) next = when;
-  };
-  consider(state.deadline_ns);
-  consider(state.stop_deadline_ns);
-  if (state.phase == Phase::kWaiting) {
-    consider(state.last_call_ns);
-    consider(state.not_before_ns);
+const char* CauseName(Cause cause) {
+  switch (cause) {
+    case Cause::kNone:
+      return "unknown";
+    case Cause::kWorkerError:
+      return "worker_error";
+    case Cause::kSignal:
+      return "signal";
+    case Cause::kOutOfMemory:
+      return "oom";
+    case Cause::kHang:
+      return "hang";
+    case Cause::kCommunicationUnknown:
+      return "communication_unknown";
+    case Cause::kNodeLost:
+      return "node_lost";
+    case Cause::kNodeUnhealthy:
+      return "node_unhealthy";
+    case Cause::kPortCollision:
+      return "port_collision";
+    case Cause::kStartFailed:
+      return "start_failed";
+    case Cause::kInitTimeout:
+      return "init_timeout";
+    case Cause::kKeeperDied:
+      return "keeper_died";
+    case Cause::kUnkillable:
+      return "unkillable";
   }
-  if (state.spec.lease_seconds() > 0) {
-    const int64_t silence = SilenceNs(state);
-    for (const auto& [name, node] : state.nodes) consider(node.last_heard_ns + silence);
-  }
-  return next;
+  return "?";
 }
 
 const char* PhaseName(Phase phase) {

@@ -8,6 +8,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <variant>
@@ -26,6 +27,7 @@ struct Past {
   uint64_t generation = 0;
   uint64_t restarts = 0;
   double time_lost_seconds = 0;
+  std::map<std::string, double> lost_by_cause;
   bool may_run = false;  // its newest generation was never seen to end
 };
 struct JobSubmitted {
@@ -66,9 +68,16 @@ struct ControlAsked {
   v1::ControlRequest::Action action = v1::ControlRequest::ACTION_UNSPECIFIED;
   int32_t signal = 0;
 };
+// A command of RunHook has ended.
+struct HookEnded {
+  std::string hook;  // on_failure, on_finish
+  uint64_t generation = 0;
+  bool ok = false;
+  std::string reason;  // of a failure
+};
 struct TimePassed {};
 using Event = std::variant<JobSubmitted, NodeMessage, NodeDetached, ResumeChosen, CheckpointStored,
-                           ControlAsked, TimePassed>;
+                           ControlAsked, HookEnded, TimePassed>;
 
 // ---- effects
 
@@ -101,11 +110,16 @@ struct DropStaging {
   uint64_t generation = 0;
   uint64_t step = 0;
 };
+// --on-failure, after a failed generation; nobody waits for it. (--on-finish is part of FinishJob.)
+struct RunHook {
+  FailureRecord failure;
+  Outcome decision;  // status "" when the job goes on
+};
 struct FinishJob {
   Outcome outcome;
 };
 using Effect = std::variant<SendToNode, CloseNode, RecordEvent, PersistGeneration, ChooseResume,
-                            CommitCheckpoint, DropStaging, FinishJob>;
+                            CommitCheckpoint, DropStaging, RunHook, FinishJob>;
 
 // Performs one transition. `now_ns` is monotonic and never goes back.
 std::vector<Effect> Step(State& state, const Event& event, int64_t now_ns);

@@ -63,34 +63,6 @@ void StopBySignal(Turn& turn, const std::string& reason) {
   EndGeneration(turn, false, reason, v1::StopWorkers::STOP);
 }
 
-void AskToStop(Turn& turn, const ControlAsked& asked) {
-  State& s = turn.state;
-  const bool again = s.stop.requested;
-  s.stop.requested = true;
-  if (asked.signal != 0) s.stop.signal = asked.signal;
-  s.stop.kill = s.stop.kill || asked.action == v1::ControlRequest::KILL;
-  s.stop.reason = asked.signal != 0 ? absl::StrCat("stopped by ", SignalName(asked.signal))
-                                    : "stopped on request";
-  switch (s.phase) {
-    case Phase::kWaiting:
-    case Phase::kChoosing:
-    case Phase::kBackingOff:
-      return Finish(turn,
-                    {"stopped", s.stop.signal != 0 ? 128 + s.stop.signal : 0, "", s.stop.reason});
-    case Phase::kRunning:
-      if (s.stop.kill) return EndGeneration(turn, false, s.stop.reason, v1::StopWorkers::KILL);
-      if (again) return;
-      if (!AllReadyAndAlive(s.generation)) return StopBySignal(turn, s.stop.reason);
-      s.stop_deadline_ns = turn.now_ns + GraceNs(s);
-      return MaybeRequestEdge(turn);
-    case Phase::kStopping:
-      if (s.stop.kill) EndGeneration(turn, false, s.stop.reason, v1::StopWorkers::KILL);
-      return;
-    case Phase::kFinished:
-      return;
-  }
-}
-
 void PassSignalOn(Turn& turn, int32_t signal) {
   v1::CoordinatorMessage message;
   message.mutable_signal_workers()->set_generation(turn.state.generation.number);
@@ -111,6 +83,36 @@ void AddShards(Turn& turn, PendingCheckpoint& checkpoint, const v1::CheckpointFa
 }
 
 }  // namespace
+
+void AskToStop(Turn& turn, const ControlAsked& asked) {
+  State& s = turn.state;
+  const bool again = s.stop.requested;
+  s.stop.requested = true;
+  s.stop.kill = s.stop.kill || asked.action == v1::ControlRequest::KILL;
+  // The time limit's reason stays, also when somebody hurries it on.
+  if (s.stop.exit_code == 0) {
+    if (asked.signal != 0) s.stop.signal = asked.signal;
+    s.stop.reason = asked.signal != 0 ? absl::StrCat("stopped by ", SignalName(asked.signal))
+                                      : "stopped on request";
+  }
+  switch (s.phase) {
+    case Phase::kWaiting:
+    case Phase::kChoosing:
+    case Phase::kBackingOff:
+      return FinishStopped(turn);
+    case Phase::kRunning:
+      if (s.stop.kill) return EndGeneration(turn, false, s.stop.reason, v1::StopWorkers::KILL);
+      if (again) return;
+      if (!AllReadyAndAlive(s.generation)) return StopBySignal(turn, s.stop.reason);
+      s.stop_deadline_ns = turn.now_ns + GraceNs(s);
+      return MaybeRequestEdge(turn);
+    case Phase::kStopping:
+      if (s.stop.kill) EndGeneration(turn, false, s.stop.reason, v1::StopWorkers::KILL);
+      return;
+    case Phase::kFinished:
+      return;
+  }
+}
 
 void HandleControl(Turn& turn, const ControlAsked& asked) {
   State& s = turn.state;

@@ -137,8 +137,8 @@ void LoseNode(Turn& turn, std::string name, const std::string& reason) {
   turn.out.push_back(CloseNode{name, incarnation, /*cut=*/true});
   if (!live) return MaybePlanGeneration(turn);  // it may have been what all waited for
   if (s.phase == Phase::kRunning) {
-    s.generation.node_lost = true;
-    s.generation.lost_node = name;
+    s.generation.ended_for = Cause::kNodeLost;
+    s.generation.blamed_node = name;
     EndGeneration(turn, true, absl::StrCat("node ", name, " was lost: ", reason),
                   v1::StopWorkers::ABORT);
   }

@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
+#include "launcher/coordinator/accounting.h"
 #include "launcher/coordinator/turn.h"
 
 namespace ddprun::coordinator {
@@ -82,16 +83,26 @@ void HandleWorkerStarted(Turn& turn, const v1::WorkerStarted& started) {
   Worker* worker = FindWorker(turn, started.rank());
   if (worker == nullptr || worker->started) return;
   worker->started = true;
-  turn.Record("worker_started", {{"rank", started.rank()},
-                                 {"local_rank", started.local_rank()},
-                                 {"node", worker->node},
-                                 {"pid", started.pid()}});
+  nlohmann::ordered_json fields = {{"rank", started.rank()},
+                                   {"local_rank", started.local_rank()},
+                                   {"node", worker->node},
+                                   {"pid", started.pid()}};
+  Generation& g = turn.state.generation;
+  const bool all = std::all_of(g.workers.begin(), g.workers.end(),
+                               [](const Worker& other) { return other.started; });
+  if (all && turn.state.phase == Phase::kRunning) {
+    g.all_started_ns = turn.now_ns;
+    fields.update(AccountAllStarted(turn.state));
+  }
+  turn.Record("worker_started", std::move(fields));
 }
 
 void HandleWorkerReady(Turn& turn, const v1::WorkerReady& ready) {
   Worker* worker = FindWorker(turn, ready.rank());
   if (worker == nullptr || worker->ready) return;
   worker->ready = true;
+  Generation& g = turn.state.generation;
+  if (g.first_ready_ns == 0) g.first_ready_ns = turn.now_ns;
   turn.Record("worker_ready", {{"rank", ready.rank()}});
   MaybeRequestEdge(turn);
 }
@@ -117,16 +128,8 @@ void HandleProgress(Turn& turn, const v1::WorkerProgressed& progressed) {
   if (g.first_step == 0) {
     g.first_step = progressed.step();
     g.first_step_ns = turn.now_ns;
-    if (s.trained_until_ns != 0) {
-      const double gap = static_cast<double>(turn.now_ns - s.trained_until_ns) / kSecondNs;
-      const double again =
-          s.trained_to_step > g.first_step
-              ? static_cast<double>(s.trained_to_step - g.first_step) * s.seconds_per_step
-              : 0;
-      const double lost = gap + again;
-      s.time_lost_seconds += lost;
-      fields["time_lost_s"] = lost;
-    }
+    s.accounts.steps_reported = true;
+    fields.update(AccountWorkBegins(s));
   }
   g.step = progressed.step();
   g.last_step_ns = turn.now_ns;

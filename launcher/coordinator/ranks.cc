@@ -8,12 +8,13 @@
 namespace ddprun::coordinator {
 
 Assignment AssignRanks(const v1::JobSpec& spec, const std::map<std::string, Node>& nodes,
-                       const std::vector<Placement>& previous) {
+                       const std::vector<Placement>& previous,
+                       const std::set<std::string>& left_out) {
   // (no wish, wish, was not there before, place before, join order): smaller comes first.
   using Key = std::tuple<bool, int32_t, bool, size_t, uint64_t>;
   std::vector<std::pair<Key, const Node*>> order;
   for (const auto& [name, node] : nodes) {
-    if (!node.attached) continue;
+    if (!node.attached || left_out.contains(name)) continue;
     auto before = std::find_if(previous.begin(), previous.end(),
                                [&](const Placement& p) { return p.node == name; });
     const bool wish = node.node_rank_wanted >= 0;

@@ -2,10 +2,11 @@
 //
 // Rules: a node keeps its place where it can; wishes (--node-rank) come first; new nodes follow in
 // the order in which they joined; ranks of a node are consecutive; nodes beyond `nodes_max` stay
-// spares.
+// spares; nodes that are `left_out` (strikes.h) take no part.
 #pragma once
 
 #include <map>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -20,6 +21,7 @@ struct Assignment {
 };
 
 Assignment AssignRanks(const v1::JobSpec& spec, const std::map<std::string, Node>& nodes,
-                       const std::vector<Placement>& previous);
+                       const std::vector<Placement>& previous,
+                       const std::set<std::string>& left_out = {});
 
 }  // namespace ddprun::coordinator

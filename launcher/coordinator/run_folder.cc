@@ -9,10 +9,8 @@
 #include <filesystem>
 #include <fstream>
 
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "common/files.h"
-#include "launcher/coordinator/root_cause.h"
 
 namespace ddprun::coordinator {
 namespace {
@@ -50,22 +48,6 @@ absl::StatusOr<int> OpenEvents(const std::string& path) {
   return fd;
 }
 
-Json FailureJson(const FailureRecord& failure) {
-  Json json = {{"generation", failure.generation},
-               {"rank", failure.rank},
-               {"node", failure.node},
-               {"pid", failure.pid}};
-  if (failure.signal != 0) {
-    json["signal"] = SignalName(failure.signal);
-  } else {
-    json["exit_code"] = failure.exit_code;
-  }
-  json["t"] = failure.t;
-  json["reason"] = failure.reason;
-  json["log_tail"] = failure.log_tail;
-  return json;
-}
-
 }  // namespace
 
 RunFolder::RunFolder(std::string path, int lock_fd, int events_fd)
@@ -98,10 +80,13 @@ Past RunFolder::ReadPast() const {
     if (!event.is_object()) continue;
     past.generation = std::max(past.generation, event.value("generation", uint64_t{0}));
     const std::string name = event.value("event", "");
-    if (name == "restart_scheduled") ++past.restarts;
+    if (name == "restart_scheduled" && !event.value("free", false)) ++past.restarts;
     if (name == "generation_started") past.may_run = true;
     if (name == "generation_ended") past.may_run = false;
-    past.time_lost_seconds += event.value("time_lost_s", 0.0);
+    if (!event.contains("time_lost_s")) continue;
+    const double lost = event.value("time_lost_s", 0.0);
+    past.time_lost_seconds += lost;
+    past.lost_by_cause[event.value("lost_to", CauseName(Cause::kNone))] += lost;
   }
   return past;
 }
@@ -124,6 +109,13 @@ std::string RunFolder::AppendEvent(const Json& event, double t, absl::Status* st
   return line;
 }
 
+absl::Status RunFolder::WriteReport(const std::string& path, const Json& report) {
+  absl::Status made = PosixFileSystem().MakeDirectories(ParentPath(path));
+  if (!made.ok()) return made;
+  return ReplaceFile(PosixFileSystem(), path,
+                     report.dump(1, ' ', false, Json::error_handler_t::replace) + "\n");
+}
+
 absl::Status RunFolder::WriteResult(const Json& result) {
   return ReplaceFile(PosixFileSystem(), JoinPath(path_, "result.json"),
                      result.dump(1, ' ', false, Json::error_handler_t::replace) + "\n");
@@ -136,38 +128,6 @@ void RunFolder::PointLatestHere() {
   std::filesystem::remove(temporary, ignored);
   std::filesystem::create_symlink(path_.substr(path_.rfind('/') + 1), temporary, ignored);
   if (!ignored) std::filesystem::rename(temporary, latest, ignored);
-}
-
-Json MakeResult(const State& state, const Outcome& outcome) {
-  Json metrics = Json::object();
-  uint64_t final_step = std::max(state.committed_step, state.best_step);
-  final_step = std::max(final_step, state.generation.step);
-  std::string digest;
-  for (const auto& [key, value] : state.result_values) {
-    double number = 0;
-    if (key == "FINAL_STEP") {
-      if (!absl::SimpleAtoi(value, &final_step)) continue;
-    } else if (key == "WEIGHTS_DIGEST") {
-      digest = value;
-    } else if (key.rfind("METRIC.", 0) == 0 && absl::SimpleAtod(value, &number)) {
-      metrics[key.substr(7)] = number;
-    }
-  }
-  Json failures = Json::array();
-  for (const FailureRecord& failure : state.failures) failures.push_back(FailureJson(failure));
-  Json result = {{"status", outcome.status}, {"exit_code", outcome.exit_code}};
-  if (!outcome.failure_kind.empty()) result["failure_kind"] = outcome.failure_kind;
-  if (!outcome.reason.empty()) result["reason"] = outcome.reason;
-  result["job_id"] = state.spec.job_id();
-  result["generations"] = state.generation.number;
-  result["restarts"] = state.restarts_before + state.history.restarts_charged;
-  result["final_step"] = final_step;
-  result["metrics"] = std::move(metrics);
-  if (!digest.empty()) result["weights_digest"] = digest;
-  if (outcome.status == "failed" && !failures.empty()) result["first_failure"] = failures.back();
-  result["failures"] = std::move(failures);
-  result["time_lost_s"] = state.time_lost_seconds;
-  return result;
 }
 
 }  // namespace ddprun::coordinator

@@ -33,6 +33,8 @@ class RunFolder {
   // Adds `t` (seconds since the epoch) in front and appends the line. Returns the line without its
   // line feed. A full disk is reported once.
   std::string AppendEvent(const nlohmann::ordered_json& event, double t, absl::Status* status);
+  // A file of its own, in a folder that is made where it is missing. Any thread.
+  static absl::Status WriteReport(const std::string& path, const nlohmann::ordered_json& report);
   absl::Status WriteResult(const nlohmann::ordered_json& result);
   // Points <parent>/latest to this folder.
   void PointLatestHere();
@@ -43,8 +45,5 @@ class RunFolder {
   int lock_fd_;
   int events_fd_;
 };
-
-// result.json's content (DESIGN 4.2).
-nlohmann::ordered_json MakeResult(const State& state, const Outcome& outcome);
 
 }  // namespace ddprun::coordinator

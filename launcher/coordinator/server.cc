@@ -13,6 +13,8 @@
 #include "common/mailbox.h"
 #include "google/protobuf/util/json_util.h"
 #include "launcher/coordinator/checkpoint_store.h"
+#include "launcher/coordinator/hooks.h"
+#include "launcher/coordinator/report.h"
 #include "launcher/coordinator/run_folder.h"
 #include "launcher/coordinator/services.h"
 #include "launcher/store/store.h"
@@ -91,6 +93,7 @@ class CoordinatorServer::Impl {
     io_.Close();
     if (loop_thread_.joinable()) loop_thread_.join();
     if (io_thread_.joinable()) io_thread_.join();
+    hooks_.reset();
     feed_.End();
     streams_.CloseAll();
     if (server_ != nullptr) {
@@ -159,6 +162,9 @@ class CoordinatorServer::Impl {
       std::optional<Event> event = mailbox_.Take(deadline);
       if (!event && mailbox_.closed()) return;
       Perform(Step(state_, event ? *event : Event(TimePassed{}), MonotonicNs()));
+      if (event && std::holds_alternative<HookEnded>(*event)) {
+        OnHookEnded(std::get<HookEnded>(*event));
+      }
     }
   }
 
@@ -208,18 +214,53 @@ class CoordinatorServer::Impl {
   void Do(DropStaging& e) {
     io_.Post([this, e] { checkpoints_->DropStaging(e.generation, e.step); });
   }
+  void Do(RunHook& e) {
+    Hook hook = MakeHook("on_failure", state_.spec.supervision().on_failure());
+    hook.report_path =
+        JoinPath(state_.spec.run_dir(), absl::StrCat("reports/g", e.failure.generation, ".json"));
+    hook.report = MakeFailureReport(state_, e);
+    Hooks().Run(std::move(hook));
+  }
   void Do(FinishJob& e) {
     absl::Status status = folder_->WriteResult(MakeResult(state_, e.outcome));
     if (!status.ok()) {
       std::fprintf(stderr, "ddprun: %s\n", std::string(status.message()).c_str());
     }
+    outcome_ = e.outcome;
+    const std::string& command = state_.spec.supervision().on_finish();
+    if (command.empty() && hooks_ == nullptr) return TellEnd();
+    // The end waits for all hooks; the last one, which may have no command, is the sign.
+    Hook hook = MakeHook("on_finish", command);
+    hook.report_path = JoinPath(state_.spec.run_dir(), "result.json");
+    Hooks().RunLast(std::move(hook));
+  }
+  void OnHookEnded(const HookEnded& e) {
+    if (!e.ok) {
+      std::fprintf(stderr, "ddprun: the --%s command failed: %s; the job is not affected\n",
+                   e.hook == "on_finish" ? "on-finish" : "on-failure", e.reason.c_str());
+    }
+    if (e.hook == "on_finish") TellEnd();
+  }
+  void TellEnd() {
     feed_.End();
     {
       std::lock_guard lock(end_mutex_);
-      outcome_ = e.outcome;
       ended_ = true;
     }
     end_changed_.notify_all();
+  }
+  HookRunner& Hooks() {
+    if (hooks_ == nullptr) {
+      hooks_ = std::make_unique<HookRunner>([this](HookEnded e) { mailbox_.Post(std::move(e)); });
+    }
+    return *hooks_;
+  }
+  Hook MakeHook(const std::string& name, const std::string& command) {
+    const std::string& run_dir = state_.spec.run_dir();
+    Hook hook{.name = name, .command = command, .generation = state_.generation.number};
+    hook.log_path = JoinPath(run_dir, "logs/hooks.log");
+    hook.environment = {{"DDPRUN_JOB_ID", state_.spec.job_id()}, {"DDPRUN_RUN_DIR", run_dir}};
+    return hook;
   }
 
   void IoLoop() {
@@ -250,6 +291,8 @@ class CoordinatorServer::Impl {
   uint64_t generation_revision_ = 0;
   bool event_error_told_ = false;
   std::unique_ptr<CheckpointStore> checkpoints_;  // used by the I/O thread
+
+  std::unique_ptr<HookRunner> hooks_;  // none before the first hook
 
   std::mutex end_mutex_;
   std::condition_variable end_changed_;

@@ -26,6 +26,24 @@ namespace ddprun::coordinator {
 
 constexpr int64_t kSecondNs = 1'000'000'000;
 
+// What a failed generation was about: `cause` in failures, events and time_lost_by_cause.
+enum class Cause {
+  kNone,                  // it has not failed, or nobody knows
+  kWorkerError,           // a worker's own error report, or its exit code
+  kSignal,                // a worker was killed by a signal
+  kOutOfMemory,           // by the kernel, for want of memory
+  kHang,                  // nothing moved for the hang timeout
+  kCommunicationUnknown,  // workers lost each other, and none of them shows why
+  kNodeLost,
+  kNodeUnhealthy,  // a health check failed
+  kPortCollision,  // MASTER_PORT was taken
+  kStartFailed,    // a program could not be executed
+  kInitTimeout,    // not every rank was ready in time
+  kKeeperDied,     // a node's keeper ended before its workers
+  kUnkillable,     // processes are left that SIGKILL does not end
+};
+const char* CauseName(Cause cause);  // worker_error, signal, oom …
+
 enum class Phase { kWaiting, kChoosing, kRunning, kStopping, kBackingOff, kFinished };
 const char* PhaseName(Phase phase);
 
@@ -89,8 +107,17 @@ struct Generation {
   int64_t last_step_ns = 0;
   std::string end_reason;  // "" while it runs well
   bool failed = false;     // it ended by failure
-  bool node_lost = false;
-  std::string lost_node;
+  // Why the coordinator itself ended it (node lost or unhealthy, hang, init timeout, keeper died);
+  // kNone: a worker's failure did.
+  Cause ended_for = Cause::kNone;
+  std::string blamed_node;
+  int64_t blamed_rank = -1;                      // where one rank stands out (a hang)
+  std::string report;                            // file about it in the run folder; "": none
+  std::map<std::string, std::string> unhealthy;  // node → what its health check said
+  std::map<std::string, std::vector<int32_t>> unkillable;  // node → pids
+  int64_t all_started_ns = 0;  // when the last worker had started; 0: not yet
+  int64_t first_ready_ns = 0;  // when the first rank was ready; 0: none was
+  int64_t ended_ns = 0;        // when its end was ordered, or its last worker ended
   v1::StopWorkers stop_order;  // the last one sent; repeated to nodes that attach again
   std::optional<PendingCheckpoint> checkpoint;
   uint64_t settled_step = 0;  // newest step whose checkpoint was committed or dropped
@@ -99,6 +126,12 @@ struct Generation {
   // Exchange: published values, and who waits for which.
   std::map<std::pair<std::string, std::string>, std::string> values;
   std::map<std::pair<std::string, std::string>, std::set<uint32_t>> awaits;
+};
+
+// Ranks whose last words are the same.
+struct FailureGroup {
+  std::vector<uint32_t> ranks;
+  std::string text;
 };
 
 // What a failed generation was about; becomes `failures` and `first_failure` of result.json.
@@ -110,17 +143,36 @@ struct FailureRecord {
   int32_t exit_code = 0;
   int32_t signal = 0;
   double t = 0;
+  Cause cause = Cause::kNone;
   std::string reason;
+  std::string error_message;    // of the worker's own error report (PyTorch's @record); "": none
+  std::string error_traceback;  // of the same
+  std::string core_dump;        // where its core went, as far as that is known
+  std::vector<std::string> artifacts;
+  std::string report;  // file about a hang, in the run folder
   std::vector<std::string> log_tail;
-  bool before_start = false;  // the generation had not got going
-  bool config = false;        // the worker says that a restart cannot help
-  bool start_failed = false;  // a program could not be executed
-  bool node_lost = false;
+  std::vector<uint32_t> secondary;  // ranks that died of another's death
+  std::vector<FailureGroup> groups;
+  double time_lost_seconds = 0;  // accounted when the next generation works, or at the job's end
+  bool before_start = false;     // the generation had not got going
+  bool config = false;           // the worker says that a restart cannot help
+};
+
+// What is known of a node's failures, also while it is away (strikes.h).
+struct NodeStrikes {
+  uint32_t strikes = 0;  // since it was last let in
+  int64_t last_ns = 0;
+  uint32_t times_out = 0;  // how often it was left out; doubles the cool-down
+  int64_t out_until_ns = 0;
+  bool out = false;
 };
 
 // What the restart policy needs to know of the past (restart_policy.h).
 struct History {
   uint32_t restarts_charged = 0;  // against the budget of this run of ddprun
+  // When those were charged; only the ones within the restart window, where there is one.
+  std::vector<int64_t> charged_ns;
+  uint32_t port_collisions_in_a_row = 0;
   uint32_t restarts_free = 0;
   uint32_t failures_in_a_row = 0;  // without training progress between them
   uint32_t start_failures_in_a_row = 0;
@@ -135,6 +187,18 @@ struct StopRequest {
   std::string reason;
   std::string failure_kind;  // for stops that count as failures
   int32_t exit_code = 0;
+};
+
+// Where the job's time went (accounting.h).
+struct Accounts {
+  bool steps_reported = false;  // some generation has reported steps
+  int64_t productive_ns = 0;
+  int64_t lost_since_ns = 0;  // a failure's lost time runs since then; 0: none does
+  uint64_t lost_generation = 0;
+  Cause lost_cause = Cause::kNone;
+  int64_t accounted_until_ns = 0;  // nothing before this moment is counted again
+  double lost_seconds = 0;
+  std::map<std::string, double> lost_by_cause;
 };
 
 struct State {
@@ -161,10 +225,10 @@ struct State {
   uint64_t best_step = 0;  // highest step completed in any generation
   // Of the last generation that trained, to account for what its end has cost.
   uint64_t trained_to_step = 0;
-  int64_t trained_until_ns = 0;
   double seconds_per_step = 0;
-  double time_lost_seconds = 0;
+  Accounts accounts;
   std::vector<FailureRecord> failures;
+  std::map<std::string, NodeStrikes> strikes;  // by node name
   std::map<std::string, std::string> result_values;
 };
 
@@ -174,6 +238,7 @@ struct Outcome {
   int32_t exit_code = 0;
   std::string failure_kind;
   std::string reason;
+  int32_t worker_exit_code = 0;  // of the worker that is to blame, before --exit-code-map; 0: none
 };
 
 }  // namespace ddprun::coordinator

@@ -39,6 +39,16 @@ void HandleWorkerExited(Turn& turn, const v1::WorkerExited& exited);
 void HandleGenerationStopped(Turn& turn, Node& node, const v1::GenerationStopped& stopped);
 void AfterStop(Turn& turn);
 void Finish(Turn& turn, Outcome outcome);
+void FinishStopped(Turn& turn);  // as it was asked for
+
+// core_failure.cc: what follows a generation that failed.
+// Whether the generation had got going, so that its failure is not one of the start.
+bool HadStarted(const Turn& turn);
+void AfterFailure(Turn& turn);
+void HandleUnhealthy(Turn& turn, const Node& node, const v1::NodeUnhealthy& unhealthy);
+
+// core_deadlines.cc: what is due by time.
+void HandleTime(Turn& turn);
 
 // core_progress.cc: what workers say while they run.
 void HandleWorkerStarted(Turn& turn, const v1::WorkerStarted& started);
@@ -56,6 +66,7 @@ void HandleCheckpointStored(Turn& turn, const CheckpointStored& stored);
 void DropCheckpoint(Turn& turn, const std::string& reason);
 void HandleEdge(Turn& turn, const v1::EdgeReached& edge);
 void HandleControl(Turn& turn, const ControlAsked& asked);
+void AskToStop(Turn& turn, const ControlAsked& asked);
 // Tells the agreed step once every rank that still runs has named its edge.
 void ConcludeAgreement(Turn& turn);
 // Asks for an agreed step if one is wanted and none is being agreed.

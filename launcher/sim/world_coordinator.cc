@@ -182,6 +182,9 @@ void World::Do(coordinator::DropStaging& effect) {
   disk_.DropStaging(effect.generation, effect.step);
 }
 
+// Nothing waits for it.
+void World::Do(coordinator::RunHook&) {}
+
 void World::CheckSuccess() {
   uint32_t well = 0;
   for (const SimKeeper& keeper : keepers_) {

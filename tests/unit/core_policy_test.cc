@@ -29,7 +29,7 @@ TEST_P(PolicyTable, Decides) {
   const Row& row = GetParam();
   v1::RestartPolicy policy = Policy();
   policy.set_max_restarts_given(row.budget_given);
-  const Decision decision = DecideAfterFailure(policy, row.history, row.failure);
+  const Decision decision = DecideAfterFailure(policy, row.history, row.failure, 0);
   EXPECT_EQ(decision.reason, row.reason);
   EXPECT_EQ(decision.restart, row.reason == DecisionReason::kRestart);
   EXPECT_EQ(decision.exit_code, row.exit_code);
@@ -61,7 +61,7 @@ INSTANTIATE_TEST_SUITE_P(
             "worker_failed"},
         Row{"BudgetUsedByLostNode",
             {.restarts_charged = 3},
-            {.node_lost = true},
+            {.cause = Cause::kNodeLost},
             true,
             DecisionReason::kBudgetUsed,
             4,
@@ -113,7 +113,7 @@ INSTANTIATE_TEST_SUITE_P(
             "worker_failed"},
         Row{"CannotBeStarted",
             {},
-            {.start_failed = true},
+            {.cause = Cause::kStartFailed},
             true,
             DecisionReason::kStartFailed,
             127,
@@ -125,7 +125,7 @@ TEST(Backoff, BeginsAtOnceThenDoublesUpToTheMaximum) {
   const double expected[] = {0, 2, 4, 8, 16, 32, 60, 60};
   for (uint32_t failures = 1; failures <= 8; ++failures) {
     History history{.failures_in_a_row = failures};
-    const Decision decision = DecideAfterFailure(Policy(), history, {.exit_code = 1});
+    const Decision decision = DecideAfterFailure(Policy(), history, {.exit_code = 1}, 0);
     EXPECT_EQ(static_cast<double>(decision.delay_ns) / kSecondNs, expected[failures - 1]);
   }
 }

@@ -87,7 +87,7 @@ TEST(RootCause, IsTheLostNodeWhenRanksOnlyMissedIt) {
   job.Exit(1, 1, 0, true);
   job.StopNode("a");
   const FailureRecord& failure = job.state.failures.back();
-  EXPECT_TRUE(failure.node_lost);
+  EXPECT_EQ(failure.cause, Cause::kNodeLost);
   EXPECT_EQ(failure.node, "b");
   EXPECT_THAT(failure.reason, HasSubstr("node b was lost"));
 }

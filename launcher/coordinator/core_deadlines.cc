@@ -1,0 +1,139 @@
+// What is due by time: joins, back-off, leases, a stop's grace, start-up, the time limit,
+// cool-downs.
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "launcher/coordinator/strikes.h"
+#include "launcher/coordinator/turn.h"
+
+namespace ddprun::coordinator {
+namespace {
+
+constexpr int32_t kExitTimeLimit = 124;
+constexpr size_t kRanksNamedMax = 16;
+
+// When this run of ddprun has to stop; 0: never, or it stops already.
+int64_t TimeLimitNs(const State& state) {
+  if (state.spec.time_limit_seconds() <= 0 || state.stop.requested) return 0;
+  return state.started_ns + static_cast<int64_t>(state.spec.time_limit_seconds() * kSecondNs);
+}
+
+// By when every rank has to be ready; 0: no such deadline. Our trainer's ranks say Ready, and a
+// program's as soon as one of them did.
+int64_t InitDeadlineNs(const State& state) {
+  const double seconds = state.spec.supervision().init_timeout_seconds();
+  const Generation& g = state.generation;
+  if (seconds <= 0 || state.phase != Phase::kRunning) return 0;
+  const bool trainer = !state.spec.train_config_json().empty();
+  const int64_t from_ns = trainer ? g.started_ns : g.first_ready_ns;
+  const bool all = std::all_of(g.workers.begin(), g.workers.end(),
+                               [](const Worker& w) { return w.ready || w.exited; });
+  if (from_ns == 0 || all) return 0;
+  return from_ns + static_cast<int64_t>(seconds * kSecondNs);
+}
+
+// L65: a rank that hangs while communicators are made holds all the others.
+void EndForInitTimeout(Turn& turn) {
+  State& s = turn.state;
+  Generation& g = s.generation;
+  std::vector<std::string> missing;
+  size_t more = 0;
+  for (size_t rank = 0; rank < g.workers.size(); ++rank) {
+    const Worker& worker = g.workers[rank];
+    if (worker.ready || worker.exited) continue;
+    if (missing.size() == kRanksNamedMax) {
+      ++more;
+      continue;
+    }
+    g.blamed_rank = missing.empty() ? static_cast<int64_t>(rank) : -1;
+    missing.push_back(absl::StrCat(rank, " (node ", worker.node, ")"));
+  }
+  g.ended_for = Cause::kInitTimeout;
+  EndGeneration(
+      turn, true,
+      absl::StrCat("not ready within ", s.spec.supervision().init_timeout_seconds(),
+                   " s: ", missing.size() == 1 ? "rank " : "ranks ", absl::StrJoin(missing, ", "),
+                   more > 0 ? absl::StrCat(" and ", more, " more") : ""),
+      v1::StopWorkers::ABORT);
+}
+
+void LetNodesIn(Turn& turn) {
+  const std::vector<std::string> names = LetIn(turn.state);
+  for (const std::string& name : names) turn.Record("node_let_in", {{"node", name}});
+  if (!names.empty()) MaybePlanGeneration(turn);
+}
+
+void ReachTimeLimit(Turn& turn) {
+  State& s = turn.state;
+  s.stop.exit_code = kExitTimeLimit;
+  s.stop.reason = absl::StrCat("the time limit of ", s.spec.time_limit_seconds(), " s is reached");
+  AskToStop(turn, {v1::ControlRequest::STOP, 0});
+}
+
+}  // namespace
+
+void HandleTime(Turn& turn) {
+  State& s = turn.state;
+  LoseSilentNodes(turn);
+  LetNodesIn(turn);
+  const int64_t limit_ns = TimeLimitNs(s);
+  if (limit_ns != 0 && turn.now_ns >= limit_ns) ReachTimeLimit(turn);
+  const int64_t init_ns = InitDeadlineNs(s);
+  if (init_ns != 0 && turn.now_ns >= init_ns) EndForInitTimeout(turn);
+  if (s.stop_deadline_ns != 0 && turn.now_ns >= s.stop_deadline_ns) {
+    s.stop_deadline_ns = 0;
+    if (s.phase == Phase::kRunning) {
+      EndGeneration(turn, false, "the grace for a checkpoint is over", v1::StopWorkers::KILL);
+    }
+  }
+  const bool call = s.last_call_ns != 0 && turn.now_ns >= s.last_call_ns;
+  const bool over = s.not_before_ns != 0 && turn.now_ns >= s.not_before_ns;
+  if (over) s.not_before_ns = 0;
+  if (s.phase == Phase::kWaiting && (call || over)) MaybePlanGeneration(turn);
+  if (s.deadline_ns == 0 || turn.now_ns < s.deadline_ns) return;
+  switch (s.phase) {
+    case Phase::kWaiting:
+      s.deadline_ns = 0;
+      if (s.last_call_ns != 0) {  // enough are here; only latecomers are missing
+        s.last_call_ns = turn.now_ns;
+        MaybePlanGeneration(turn);
+        if (s.phase != Phase::kWaiting) return;
+      }
+      return Finish(turn, {.status = "failed",
+                           .exit_code = s.ever_complete ? 4 : 3,
+                           .failure_kind = s.ever_complete ? "node_lost" : "nodes_missing",
+                           .reason = "not enough nodes came before the deadline"});
+    case Phase::kBackingOff:
+      return WaitForNodes(turn);
+    case Phase::kChoosing:
+    case Phase::kRunning:
+    case Phase::kStopping:
+    case Phase::kFinished:
+      return;
+  }
+}
+
+int64_t NextDeadlineNs(const State& state) {
+  if (state.phase == Phase::kFinished) return 0;
+  int64_t next = 0;
+  auto consider = [&next](int64_t when) {
+    if (when != 0 && (next == 0 || when < next)) next = when;
+  };
+  consider(state.deadline_ns);
+  consider(state.stop_deadline_ns);
+  consider(TimeLimitNs(state));
+  consider(InitDeadlineNs(state));
+  consider(NextLetInNs(state));
+  if (state.phase == Phase::kWaiting) {
+    consider(state.last_call_ns);
+    consider(state.not_before_ns);
+  }
+  if (state.spec.lease_seconds() > 0) {
+    const int64_t silence = SilenceNs(state);
+    for (const auto& [name, node] : state.nodes) consider(node.last_heard_ns + silence);
+  }
+  return next;
+}
+
+}  // namespace ddprun::coordinator
