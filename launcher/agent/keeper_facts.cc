@@ -117,6 +117,7 @@ std::optional<v1::AgentMessage> WorkerSaid(const Packet& said, uint32_t rank, Wo
     return std::nullopt;
   }
   if (said.type() == "Failed") {
+    notes.said_failed.insert(rank);
     auto* failed = message.mutable_worker_failed();
     failed->set_generation(notes.generation);
     failed->set_rank(rank);

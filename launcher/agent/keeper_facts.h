@@ -21,6 +21,7 @@ struct WorkerNotes {
   std::map<uint32_t, std::string> log_paths;  // by rank
   std::map<uint32_t, int64_t> started_ns;     // CLOCK_REALTIME
   std::set<uint32_t> finished;                // said Finished
+  std::set<uint32_t> said_failed;             // said Failed
   int64_t stop_ordered_ns = 0;                // when our order to stop went out; 0: none
 };
 

@@ -78,6 +78,7 @@ absl::Status NodeGeneration::StartKeeper(int64_t now_ns) {
     const uint32_t rank = order_.first_rank() + i;
     notes_.log_paths[rank] = LogPath(order_, rank);
   }
+  evidence_.Begin(order_, order_.master_port() != 0 ? order_.master_port() : facts.master_port);
   // What is left of the lease now: the preparation has taken its time.
   const int64_t lease_milliseconds =
       lease_until_ns_ == 0
@@ -232,7 +233,19 @@ void NodeGeneration::HandlePacket(const Packet& packet) {
     unkillable_.push_back(static_cast<int32_t>(packet.Integer("PID").value_or(0)));
   }
   std::optional<v1::AgentMessage> fact = FactOf(packet, notes_);
+  if (fact && fact->has_worker_exited()) ExplainExit(packet, fact->mutable_worker_exited());
   if (fact) events_.push_back(KeeperSaid{notes_.generation, std::move(*fact)});
+}
+
+void NodeGeneration::ExplainExit(const Packet& packet, v1::WorkerExited* exited) {
+  ExitCircumstances circumstances;
+  circumstances.core_flag = packet.Integer("CORE").value_or(0) != 0;
+  circumstances.said_failed = notes_.said_failed.contains(exited->rank());
+  const auto started = notes_.started_ns.find(exited->rank());
+  if (started != notes_.started_ns.end()) circumstances.started_ns = started->second;
+  for (const std::string& line : evidence_.Explain(circumstances, exited)) {
+    options_.console->Say(line);
+  }
 }
 
 std::string NodeGeneration::Prefix(const Packet& packet) const {

@@ -19,6 +19,7 @@
 #include "absl/status/status.h"
 #include "launcher/agent/core.h"
 #include "launcher/agent/examination.h"
+#include "launcher/agent/exit_evidence.h"
 #include "launcher/agent/keeper_facts.h"
 #include "launcher/agent/keeper_process.h"
 #include "launcher/agent/lease_clock.h"
@@ -67,6 +68,7 @@ class NodeGeneration {
   void PumpKeeper();
   void PumpExamination();
   void HandlePacket(const Packet& packet);
+  void ExplainExit(const Packet& packet, v1::WorkerExited* exited);
   void HandleKeeperEnd();
   std::string Prefix(const Packet& packet) const;
 
@@ -82,6 +84,7 @@ class NodeGeneration {
   std::vector<int32_t> unkillable_;
   Examination examination_;
   WorkerNotes notes_;
+  ExitEvidence evidence_;
   ReservedPort master_port_;
   std::deque<Event> events_;
 };

@@ -27,6 +27,21 @@ void AddPaddle(const v1::StartWorkers& order, uint32_t rank, uint32_t port,
   environment["PADDLE_TRAINER_ENDPOINTS"] = endpoints;
 }
 
+// Where the flight recorder of PyTorch's NCCL group leaves its dumps: beside the logs, unless the
+// user has chosen a place by either of its names (the first is the newer one).
+void AddFlightRecorder(const v1::StartWorkers& order,
+                       std::map<std::string, std::string>& environment) {
+  static constexpr const char* kNames[] = {"TORCH_FR_DUMP_TEMP_FILE",
+                                           "TORCH_NCCL_DEBUG_INFO_TEMP_FILE"};
+  for (const char* name : kNames) {
+    if (environment.contains(name)) return;
+  }
+  for (const char* name : kNames) {
+    environment[name] = absl::StrCat(order.spec().run_dir(), "/logs/g", order.generation(), "/",
+                                     kFlightRecorderPrefix);
+  }
+}
+
 }  // namespace
 
 std::map<std::string, std::string> WorkerEnvironment(const v1::StartWorkers& order,
@@ -55,6 +70,8 @@ std::map<std::string, std::string> WorkerEnvironment(const v1::StartWorkers& ord
   set("TORCHELASTIC_RESTART_COUNT", order.restart_count());
   set("TORCHELASTIC_MAX_RESTARTS", spec.restart().max_restarts());
   set("TORCHELASTIC_USE_AGENT_STORE", "False");
+  set("TORCHELASTIC_ERROR_FILE", ErrorFilePath(order, rank));
+  AddFlightRecorder(order, environment);
   set("DDPRUN_JOB_ID", order.job_id());
   set("DDPRUN_GENERATION", order.generation());
   set("DDPRUN_RUN_DIR", spec.run_dir());
@@ -71,6 +88,11 @@ std::map<std::string, std::string> WorkerEnvironment(const v1::StartWorkers& ord
 
 std::string LogPath(const v1::StartWorkers& order, uint32_t rank) {
   return absl::StrCat(order.spec().run_dir(), "/logs/g", order.generation(), "/rank", rank, ".log");
+}
+
+std::string ErrorFilePath(const v1::StartWorkers& order, uint32_t rank) {
+  return absl::StrCat(order.spec().run_dir(), "/logs/g", order.generation(), "/rank", rank,
+                      ".error.json");
 }
 
 bool ShownOnConsole(const v1::JobSpec& spec, uint32_t rank, uint32_t local_rank) {

@@ -13,6 +13,9 @@ namespace ddprun::agent {
 // PADDLE_TRAINER_ENDPOINTS is left out above so many ranks: one variable holds 128 KiB at most.
 inline constexpr uint32_t kPaddleRanksMax = 4096;
 
+// Beside the logs; PyTorch appends the rank.
+inline constexpr char kFlightRecorderPrefix[] = "nccl_trace_rank";
+
 struct NodeFacts {
   std::string node;
   std::string worker_path;       // ddp-worker
@@ -24,6 +27,8 @@ struct NodeFacts {
 std::map<std::string, std::string> WorkerEnvironment(const v1::StartWorkers& order,
                                                      const NodeFacts& node, uint32_t local_rank);
 std::string LogPath(const v1::StartWorkers& order, uint32_t rank);
+// TORCHELASTIC_ERROR_FILE: where a worker writes why it fails.
+std::string ErrorFilePath(const v1::StartWorkers& order, uint32_t rank);
 bool ShownOnConsole(const v1::JobSpec& spec, uint32_t rank, uint32_t local_rank);
 std::string MakeKeeperSpec(const v1::StartWorkers& order, const NodeFacts& node,
                            int64_t lease_milliseconds);
