@@ -72,8 +72,8 @@ Node::~Node() {
 void Node::Begin(int64_t lease_until_ns) {
   const char* bin = std::getenv("DDPRUN_BIN");
   const std::string keeper = std::string(bin != nullptr ? bin : "build/bin") + "/ddprun-keeper";
-  generation_ = std::make_unique<agent::NodeGeneration>(
-      agent::NodeGeneration::Options{"n1", keeper, "/none/ddp-worker", console_.get()});
+  generation_ = std::make_unique<agent::NodeGeneration>(agent::NodeGeneration::Options{
+      "n1", keeper, "/none/ddp-worker", console_.get(), &clock_, [] {}});
   generation_->Begin({order_, 0, lease_until_ns});
   Collect();
 }

@@ -50,6 +50,7 @@ class Node {
   std::string folder_;
   int console_fd_ = -1;
   std::unique_ptr<Console> console_;
+  agent::LeaseClock clock_;
   v1::StartWorkers order_;
   std::unique_ptr<agent::NodeGeneration> generation_;
   std::vector<v1::AgentMessage> facts_;
