@@ -1,5 +1,5 @@
-"""An unmodified PyTorch DDP program (scripts/peer_recover.py: Gloo, 4 processes, snapshot each step) loses its last rank
-to SIGKILL. Seconds from the kill to the next completed step, under ddprun, NVRx's ft_launcher and torchrun, in turns.
+"""An unmodified PyTorch DDP program (scripts/peer_recover.py: snapshot each step; Gloo, 4 processes, or with --cuda NCCL, one
+process for each of 2 GPUs) loses its last rank to SIGKILL. Seconds from the kill to the next completed step, under ddprun, NVRx's ft_launcher and torchrun, in turns.
 
 ddprun's own share is the time from the kill to the exec of the last worker of the next generation.
 """
@@ -17,17 +17,16 @@ import tempfile
 from bench_report import Sample, pins, print_row
 from job_run import DDPRUN, ROOT
 
-PROCESSES = 4
-RUN_SECONDS_MAX = 60
+RUN_SECONDS_MAX = 120
 END_SECONDS_MAX = 40
-PYTHON = str(ROOT / ".deps/venv/bin/python")
-FT_LAUNCHER = str(ROOT / ".deps/nvrx/bin/ft_launcher")
+PYTHON = os.environ.get("DDPRUN_PYTHON", str(ROOT / ".deps/venv/bin/python"))
+FT_LAUNCHER = os.environ.get("DDPRUN_FT_LAUNCHER", str(ROOT / ".deps/nvrx/bin/ft_launcher"))
 PROGRAM = str(ROOT / "scripts/peer_recover.py")
 
 
 def run(command, cwd):
     """Output of a command in a session of its own, and whether it ended in time; it is stopped when not."""
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PATH": f"{ROOT}/.deps/venv/bin:{os.environ['PATH']}"}
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PATH": f"{os.path.dirname(PYTHON)}:{os.environ['PATH']}"}
     process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
                                text=True, errors="replace", cwd=cwd, start_new_session=True, env=environment)
     try:
@@ -53,20 +52,21 @@ def measure(command, folder):
     return float(match.group(1)), killed_at, code
 
 
-def ours(folder):
+def ours(options, folder):
     run_dir = pathlib.Path(folder) / "run"
-    command = [DDPRUN, "--nproc", str(PROCESSES), "--run-dir", str(run_dir), "--", PYTHON, "-u", PROGRAM, folder]
+    command = [DDPRUN, "--nproc", str(options.nproc), "--run-dir", str(run_dir), "--", PYTHON, "-u", PROGRAM, folder,
+               *options.arguments]
     seconds, killed_at, _ = measure(command, folder)
     events = [json.loads(line) for line in (run_dir / "events.jsonl").read_text(encoding="utf-8").splitlines()]
     starts = [e["t"] for e in events if e["event"] == "worker_started" and e["generation"] == 2]
-    share = max(starts) - killed_at if killed_at and len(starts) == PROCESSES else None
+    share = max(starts) - killed_at if killed_at and len(starts) == options.nproc else None
     return seconds, share
 
 
-def peer(launcher, folder):
-    options = ["--nproc-per-node", str(PROCESSES), "--max-restarts", "3"]
+def peer(options, launcher, folder):
     rdzv = ["--rdzv-backend", "c10d", "--rdzv-endpoint", "127.0.0.1:0", "--nnodes", "1"]
-    command = [*launcher, *rdzv, *options, PROGRAM, folder]
+    command = [*launcher, *rdzv, "--nproc-per-node", str(options.nproc), "--max-restarts", "3", PROGRAM, folder,
+               *options.arguments]
     return measure(command, folder)[0]
 
 
@@ -74,7 +74,7 @@ def turns(options):
     mine, shares, nvrx, torchrun, lost = [], [], [], [], 0
     for turn in range(options.runs):
         with tempfile.TemporaryDirectory(prefix="ddprun-bench-") as folder:
-            seconds, share = ours(folder)
+            seconds, share = ours(options, folder)
         lost += seconds is None
         mine += [seconds] if seconds is not None else []
         shares += [share] if share is not None else []
@@ -85,7 +85,7 @@ def turns(options):
             if turn >= count:
                 continue
             with tempfile.TemporaryDirectory(prefix="ddprun-bench-") as folder:
-                values.append(peer(launcher, folder))
+                values.append(peer(options, launcher, folder))
             print(f"  {turn + 1}: {name} {values[-1]} s", flush=True)
     return mine, shares, nvrx, torchrun, lost
 
@@ -101,13 +101,19 @@ def main():
     parser.add_argument("--runs", type=int, default=50)
     parser.add_argument("--ft-runs", type=int, default=5)
     parser.add_argument("--torchrun-runs", type=int, default=3)
+    parser.add_argument("--cuda", action="store_true")
     options = parser.parse_args()
+    options.nproc, options.arguments = (2, ["cuda"]) if options.cuda else (4, [])
     mine, shares, nvrx, torchrun, lost = turns(options)
+    if not mine:
+        print("ddprun never came back", flush=True)
+        return 1
     back = [value for value in nvrx if value is not None]
     ratio = f"{Sample(mine).median / Sample(back).median:.2f}" if back and mine else "–"
     versions = f"torch {pins()['TORCH_VERSION']}, nvidia-resiliency-ext {pins()['NVRX_VERSION']}"
     text = f"{len(mine)} of {options.runs} came back, {Sample(mine).text()}; own share {Sample(shares).text()}"
-    print_row("scripts/bench_programs.sh", f"{peer_text('ft_launcher', nvrx)}; {peer_text('torchrun', torchrun)}",
+    command = "scripts/bench_programs.sh --cuda" if options.cuda else "scripts/bench_programs.sh"
+    print_row(command, f"{peer_text('ft_launcher', nvrx)}; {peer_text('torchrun', torchrun)}",
               text, ratio, versions)
     return 1 if lost else 0
 
