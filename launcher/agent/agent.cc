@@ -39,7 +39,7 @@ class Agent::Impl {
     state_.identity.incarnation = RandomHex();
     generation_ = std::make_unique<NodeGeneration>(
         NodeGeneration::Options{options_.identity.node, options_.keeper_path, options_.worker_path,
-                                options_.console, &clock_, [this] { Wake(); }});
+                                options_.console, &clock_, [this] { Wake(); }, options_.machine});
   }
 
   absl::Status Start() {

@@ -14,6 +14,7 @@
 #include "absl/status/statusor.h"
 #include "launcher/agent/core.h"
 #include "launcher/console/console.h"
+#include "launcher/placement/machine.h"
 
 namespace ddprun::agent {
 
@@ -24,6 +25,7 @@ struct AgentOptions {
   std::string keeper_path;     // ddprun-keeper
   std::string worker_path;     // ddp-worker, for jobs of the built-in trainer
   Console* console = nullptr;  // outlives the agent
+  placement::Machine machine;  // what the workers share
 };
 
 class Agent {

@@ -28,8 +28,9 @@ void NodeGeneration::Begin(const SpawnKeeper& order) {
   notes_.first_rank = order_.first_rank();
   unkillable_.clear();
   pause_when_started_ = false;
-  const absl::Status made = MakeFolders();
-  if (!made.ok()) return TellStartFailure(made);
+  absl::Status status = MakeFolders();
+  if (status.ok()) status = PlaceWorkers();
+  if (!status.ok()) return TellStartFailure(status);
   Prepare(options_.clock->NowNs());
 }
 
@@ -39,8 +40,21 @@ absl::Status NodeGeneration::MakeFolders() {
   return PosixFileSystem().MakeDirectories(order_.spec().run_dir() + "/state");
 }
 
+// GPUs, CPUs and threads of the workers; what a person should know of it is said once.
+absl::Status NodeGeneration::PlaceWorkers() {
+  auto places = placement::PlanNode(options_.machine, order_.spec(), order_.local_world_size());
+  if (!places.ok()) return places.status();
+  places_ = *std::move(places);
+  if (std::exchange(placement_said_, true)) return absl::OkStatus();
+  for (const std::string& note : places_.notes) options_.console->Say("ddprun: " + note);
+  if (!places_.threads.empty()) options_.console->Say("ddprun: " + places_.threads);
+  return absl::OkStatus();
+}
+
 void NodeGeneration::Prepare(int64_t now_ns) {
   preparation_ = std::make_unique<Preparation>();
+  auto memory = gpu_memory_.StepBefore(order_.generation(), order_.spec(), places_);
+  if (memory != nullptr) preparation_->Add(std::move(memory));
   if (!order_.spec().supervision().health_check().empty()) {
     preparation_->Add(std::make_unique<HealthCheck>(order_, options_.node, options_.keeper_path));
   }
@@ -68,7 +82,8 @@ void NodeGeneration::ContinuePreparation(int64_t now_ns) {
 }
 
 absl::Status NodeGeneration::StartKeeper(int64_t now_ns) {
-  NodeFacts facts{options_.node, options_.worker_path, 0, options_.clock->monotonic()};
+  NodeFacts facts{options_.node, options_.worker_path, 0, options_.clock->monotonic(),
+                  places_.workers};
   if (order_.group_rank() == 0 && order_.master_port() == 0) {
     absl::Status reserved = master_port_.Reserve(order_.master_address());
     if (!reserved.ok()) return reserved;
@@ -227,6 +242,9 @@ void NodeGeneration::HandlePacket(const Packet& packet) {
     options_.console->Say(
         "ddprun: the coordinator was not heard for the length of the lease; the workers of this "
         "node are ended");
+  }
+  if (packet.type() == "Started") {
+    gpu_memory_.WorkerStarted(static_cast<uint32_t>(packet.Integer("PID").value_or(0)));
   }
   if (packet.type() == "Exited") options_.console->EndOf(Prefix(packet));
   if (packet.type() == "Unkillable") {

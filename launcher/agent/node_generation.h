@@ -20,12 +20,14 @@
 #include "launcher/agent/core.h"
 #include "launcher/agent/examination.h"
 #include "launcher/agent/exit_evidence.h"
+#include "launcher/agent/gpu_memory.h"
 #include "launcher/agent/keeper_facts.h"
 #include "launcher/agent/keeper_process.h"
 #include "launcher/agent/lease_clock.h"
 #include "launcher/agent/preparation.h"
 #include "launcher/agent/reserved_port.h"
 #include "launcher/console/console.h"
+#include "launcher/placement/plan.h"
 
 namespace ddprun::agent {
 
@@ -38,9 +40,12 @@ class NodeGeneration {
     Console* console = nullptr;         // outlives this
     const LeaseClock* clock = nullptr;  // likewise
     std::function<void()> wake;         // from another thread: Pump has something to do
+    placement::Machine machine;         // what the workers share
   };
   explicit NodeGeneration(Options options)
-      : options_(std::move(options)), examination_(options_.wake) {}
+      : options_(std::move(options)),
+        gpu_memory_(options_.machine.nvml),
+        examination_(options_.wake) {}
 
   // ---- orders of the core. REQUIRES for Begin: the one before is over.
   void Begin(const SpawnKeeper& order);
@@ -61,6 +66,7 @@ class NodeGeneration {
 
  private:
   absl::Status MakeFolders();
+  absl::Status PlaceWorkers();
   void Prepare(int64_t now_ns);
   void ContinuePreparation(int64_t now_ns);
   absl::Status StartKeeper(int64_t now_ns);
@@ -75,6 +81,9 @@ class NodeGeneration {
   Options options_;
   v1::StartWorkers order_;
   int64_t lease_until_ns_ = 0;  // 0: none
+  placement::NodePlan places_;
+  bool placement_said_ = false;
+  GpuMemoryGate gpu_memory_;
   std::unique_ptr<Preparation> preparation_;
   bool pause_when_started_ = false;
   std::unique_ptr<KeeperProcess> keeper_;

@@ -83,6 +83,9 @@ std::map<std::string, std::string> WorkerEnvironment(const v1::StartWorkers& ord
     environment["DDPRUN_DEVICE"] = spec.device();
   }
   AddPaddle(order, rank, port, environment);
+  if (local_rank < node.places.size()) {
+    for (const auto& [name, value] : node.places[local_rank].variables) environment[name] = value;
+  }
   return environment;
 }
 
@@ -127,6 +130,9 @@ std::string MakeKeeperSpec(const v1::StartWorkers& order, const NodeFacts& node,
     }
     for (const auto& [name, value] : WorkerEnvironment(order, node, local_rank)) {
       Add(spec, "ENV", absl::StrCat(name, "=", value));
+    }
+    if (local_rank < node.places.size() && !node.places[local_rank].cpus.empty()) {
+      Add(spec, "CPUS", placement::FormatCpus(node.places[local_rank].cpus));
     }
     Add(spec, "CWD", job.working_dir());
     Add(spec, "LOG", LogPath(order, rank));

@@ -5,8 +5,10 @@
 #include <cstdint>
 #include <map>
 #include <string>
+#include <vector>
 
 #include "ddprun/v1/agent.pb.h"
+#include "launcher/placement/plan.h"
 
 namespace ddprun::agent {
 
@@ -21,6 +23,7 @@ struct NodeFacts {
   std::string worker_path;       // ddp-worker
   uint32_t master_port = 0;      // reserved on the node of rank 0
   bool lease_monotonic = false;  // the lease's clock stands still while the machine sleeps
+  std::vector<placement::WorkerPlace> places;  // by local rank; may be empty
 };
 
 // The complete environment of one worker.

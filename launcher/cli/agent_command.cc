@@ -91,6 +91,7 @@ absl::StatusOr<agent::AgentOptions> MakeAgentOptions(const Options& options,
   agent.keeper_path = JoinPath(here.binary_folder, "ddprun-keeper");
   agent.worker_path = JoinPath(here.binary_folder, "ddp-worker");
   agent.console = console;
+  agent.machine = here.machine;
   return agent;
 }
 

@@ -47,16 +47,17 @@ std::string Ranks(const Options& options, const RunPlan& plan) {
     return absl::StrCat("ranks: on ", spec.nodes_min(), " to ", spec.nodes_max(),
                         " nodes, on each ", each, ", in the order in which the nodes come\n");
   }
-  // Which GPU a program takes is its own decision, by LOCAL_RANK as a rule.
-  const bool shows_gpu = spec.device() == "cuda" && !spec.train_config_json().empty();
   std::string text = "ranks:\n";
   for (uint32_t rank = 0; rank < std::min(plan.world_size, kRanksShown); ++rank) {
     absl::StrAppend(&text, "  RANK=", rank, " LOCAL_RANK=", rank, " WORLD_SIZE=", plan.world_size,
                     " LOCAL_WORLD_SIZE=", plan.world_size, " on this node");
-    if (shows_gpu) {
-      const bool chosen = rank < static_cast<uint32_t>(spec.gpus_size());
-      absl::StrAppend(&text, ", GPU ",
-                      chosen ? spec.gpus(static_cast<int>(rank)) : absl::StrCat(rank));
+    if (rank < plan.places.workers.size()) {
+      const placement::WorkerPlace& place = plan.places.workers[rank];
+      const std::string described = placement::DescribePlace(place);
+      if (!described.empty()) absl::StrAppend(&text, ", ", described);
+      for (const auto& [name, value] : place.variables) {
+        absl::StrAppend(&text, " ", name, "=", value);
+      }
     }
     text += "\n";
   }
@@ -99,6 +100,8 @@ std::string DryRunText(const Options& options, const RunPlan& plan, const Surrou
   if (plan.variables.empty()) absl::StrAppend(&text, "  nothing\n");
   if (!spec.train_config_json().empty())
     absl::StrAppend(&text, Configuration(spec.train_config_json()));
+  for (const std::string& note : plan.places.notes) absl::StrAppend(&text, "note: ", note, "\n");
+  if (!plan.places.threads.empty()) absl::StrAppend(&text, "note: ", plan.places.threads, "\n");
   for (const std::string& note : plan.notes) absl::StrAppend(&text, "note: ", note, "\n");
   return text;
 }

@@ -1,10 +1,11 @@
-// What this machine offers: cores and GPUs. Reads /proc, /sys and /dev; starts no CUDA, which would
-// take a second and a GPU's memory. `root` is "" but in tests.
+// What this machine offers, as the command line speaks of it: counts and a text for messages.
+// launcher/placement knows the details.
 #pragma once
 
 #include <cstdint>
-#include <optional>
 #include <string>
+
+#include "launcher/placement/machine.h"
 
 namespace ddprun::cli {
 
@@ -14,9 +15,6 @@ struct Gpus {
   std::string driver;     // version; "" without a driver
 };
 
-Gpus LookForGpus(const std::string& root, const std::optional<std::string>& visible_devices);
-
-// Cores that this process may use: its affinity and the CPU quota of its cgroups, at least 1.
-uint32_t CoresAvailable(const std::string& root);
+Gpus SummarizeGpus(const placement::Machine& machine);
 
 }  // namespace ddprun::cli

@@ -14,6 +14,7 @@
 #include "ddprun/v1/job.pb.h"
 #include "launcher/cli/machine.h"
 #include "launcher/cli/options.h"
+#include "launcher/placement/plan.h"
 
 namespace ddprun::cli {
 
@@ -24,7 +25,8 @@ struct Surroundings {
   std::string binary_folder;  // where ddprun, ddprun-keeper and ddp-worker are
   std::string command_line;   // as typed, for job.json
   std::string version;
-  Gpus gpus;
+  placement::Machine machine;
+  Gpus gpus;  // of `machine`
   uint32_t cores = 1;
 
   std::string Variable(const std::string& name) const;  // "" when unset
@@ -40,6 +42,7 @@ struct RunPlan {
   std::string job_facts_json;          // for job.json, beside the spec
   std::vector<std::string> notes;      // what a person should know, one line each
   std::vector<std::string> variables;  // NAME=VALUE that we add to the environment
+  placement::NodePlan places;          // of the workers on this machine, where it runs any
   // The run was resumed, and has nothing left to do: the line that says so; else "".
   std::string already_done;
 };

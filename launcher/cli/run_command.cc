@@ -114,6 +114,7 @@ class JobRun {
     agent.keeper_path = JoinPath(here_.binary_folder, "ddprun-keeper");
     agent.worker_path = JoinPath(here_.binary_folder, "ddp-worker");
     agent.console = &console_;
+    agent.machine = here_.machine;
     auto started = agent::Agent::Start(std::move(agent));
     if (!started.ok()) {
       session_->Control(v1::ControlRequest::KILL, 0);

@@ -9,59 +9,13 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "common/files.h"
+#include "launcher/cli/devices.h"
 
 namespace ddprun::cli {
 namespace {
 
 constexpr double kCoordinatorLeaseSeconds = 3;
 constexpr double kLeaseSecondsMin = 0.2;  // heartbeats come four times in a lease
-
-absl::Status FillDevice(const Options& o, const Surroundings& here, const v1::JobSpec* before,
-                        RunPlan* plan) {
-  v1::JobSpec& spec = plan->spec;
-  if (o.gpus) {
-    spec.mutable_gpus()->Assign(o.gpus->begin(), o.gpus->end());
-  } else if (before != nullptr) {
-    *spec.mutable_gpus() = before->gpus();
-  }
-  const bool local = o.command == Command::kRun;
-  const uint32_t usable = here.gpus.usable;
-  std::string wanted = "auto";
-  if (before != nullptr && !before->device().empty()) wanted = before->device();
-  if (o.gpus) wanted = "cuda";
-  if (o.device) wanted = *o.device;
-  const std::string cuda_part =
-      JoinPath(ParentPath(here.binary_folder), "lib/libddp_worker_cuda.so");
-  const bool trainer = !spec.train_config_json().empty();
-  const bool cuda_missing = local && trainer && access(cuda_part.c_str(), R_OK) != 0;
-  if (wanted == "auto" && usable > 0 && cuda_missing) {
-    plan->notes.push_back(absl::StrCat("training on the CPU although there are ", usable, " GPUs: ",
-                                       cuda_part, " is missing; ./scripts/build.sh builds it"));
-    wanted = "cpu";
-  }
-  if (wanted == "auto") wanted = usable > 0 ? "cuda" : "cpu";
-  const bool needs_gpu = wanted == "cuda" && local;
-  if (needs_gpu && usable == 0) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        o.gpus ? "--gpus" : "--device cuda", ": no GPU can be used here: ", here.gpus.looked_at,
-        "; use --device cpu, or see to the driver"));
-  }
-  if (needs_gpu && cuda_missing) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("--device cuda: the trainer's CUDA part ", cuda_part,
-                     " is missing: run ./scripts/build.sh, or use --device cpu"));
-  }
-  for (const std::string& gpu : spec.gpus()) {
-    uint32_t index = 0;
-    if (local && absl::SimpleAtoi(gpu, &index) && index >= usable) {
-      return absl::InvalidArgumentError(absl::StrCat("--gpus ", absl::StrJoin(spec.gpus(), ","),
-                                                     ": there is no GPU ", gpu, "; ", usable,
-                                                     " can be used here: ", here.gpus.looked_at));
-    }
-  }
-  spec.set_device(wanted);
-  return absl::OkStatus();
-}
 
 absl::Status FillSizes(const Options& o, const Surroundings& here, const v1::JobSpec* before,
                        RunPlan* plan) {
@@ -79,14 +33,6 @@ absl::Status FillSizes(const Options& o, const Surroundings& here, const v1::Job
   }
   spec.set_processes_per_node(count);
   if (spec.nodes_min() == spec.nodes_max()) plan->world_size = count * spec.nodes_max();
-  const uint32_t gpus =
-      spec.gpus().empty() ? here.gpus.usable : static_cast<uint32_t>(spec.gpus_size());
-  if (!several && spec.device() == "cuda" && !spec.train_config_json().empty() && count > gpus) {
-    return absl::InvalidArgumentError(absl::StrCat("--nproc ", count, ": ", gpus,
-                                                   " GPUs can be used, and each worker needs "
-                                                   "one of its own; start at most ",
-                                                   gpus, ", or use --device cpu"));
-  }
   if (o.log_ranks) {
     spec.mutable_log_ranks()->Assign(o.log_ranks->begin(), o.log_ranks->end());
   } else if (before != nullptr) {
@@ -133,13 +79,7 @@ void FillEnvironment(const Surroundings& here, RunPlan* plan) {
     plan->variables.push_back(absl::StrCat(name, "=", value));
   };
   if (!environment.contains("PYTHONUNBUFFERED")) add("PYTHONUNBUFFERED", "1");
-  if (spec.processes_per_node() != 1 && !environment.contains("OMP_NUM_THREADS")) {
-    add("OMP_NUM_THREADS", "1");
-    plan->notes.push_back(
-        "OMP_NUM_THREADS=1 for each worker, so that they do not fight for cores (set it to "
-        "choose)");
-  }
-  if (!spec.gpus().empty()) add("CUDA_VISIBLE_DEVICES", absl::StrJoin(spec.gpus(), ","));
+  spec.mutable_launching()->set_choose_omp_threads(!environment.contains("OMP_NUM_THREADS"));
 }
 
 }  // namespace
@@ -176,6 +116,7 @@ absl::Status FillSpec(const Options& options, const Surroundings& here, const v1
   if (status.ok()) status = FillLogging(options, previous, &plan->spec);
   if (status.ok()) status = FillLaunching(options, here, previous, plan);
   if (status.ok()) FillEnvironment(here, plan);
+  if (status.ok()) status = FillPlaces(options, here, plan);
   return status;
 }
 

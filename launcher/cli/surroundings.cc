@@ -37,10 +37,13 @@ Surroundings LookAround(const std::vector<std::string>& command_line) {
   here.command_line = absl::StrJoin(command_line, " ");
   here.version = DDPRUN_VERSION;
   const auto visible = here.environment.find("CUDA_VISIBLE_DEVICES");
-  here.gpus = LookForGpus("", visible == here.environment.end()
-                                  ? std::nullopt
-                                  : std::optional<std::string>(visible->second));
-  here.cores = CoresAvailable("");
+  here.machine = placement::LookAtMachine("",
+                                          visible == here.environment.end()
+                                              ? std::nullopt
+                                              : std::optional<std::string>(visible->second),
+                                          here.Variable("CUDA_DEVICE_ORDER"));
+  here.gpus = SummarizeGpus(here.machine);
+  here.cores = placement::CoresOf(here.machine);
   return here;
 }
 

@@ -1,5 +1,6 @@
 #include "launcher/keeper/spec.h"
 
+#include <algorithm>
 #include <charconv>
 #include <set>
 #include <system_error>
@@ -17,6 +18,25 @@ bool ScanFlag(std::string_view text, bool* flag) {
   if (!ScanInteger(text, 1, &value)) return false;
   *flag = value == 1;
   return true;
+}
+
+// "0-3,8", ascending.
+bool ScanCpus(std::string_view text, std::vector<int>* cpus) {
+  while (!text.empty()) {
+    const std::string_view part = text.substr(0, text.find(','));
+    text.remove_prefix(std::min(text.size(), part.size() + 1));
+    const size_t dash = part.find('-');
+    int64_t first = 0;
+    int64_t last = 0;
+    if (!ScanInteger(part.substr(0, dash), kCpuMax, &first)) return false;
+    last = first;
+    if (dash != std::string_view::npos && !ScanInteger(part.substr(dash + 1), kCpuMax, &last)) {
+      return false;
+    }
+    if (first > last || (!cpus->empty() && first <= cpus->back())) return false;
+    for (int64_t cpu = first; cpu <= last; ++cpu) cpus->push_back(static_cast<int>(cpu));
+  }
+  return !cpus->empty();
 }
 
 // A key of the whole job. False: the value makes no sense.
@@ -60,12 +80,16 @@ bool TakeWorkerKey(std::string_view key, std::string_view value, WorkerSpec* wor
     worker->log = value.data();
   } else if (key == "CONSOLE") {
     return ScanFlag(value, &worker->console);
+  } else if (key == "CPUS") {
+    worker->cpus.clear();
+    return ScanCpus(value, &worker->cpus);
   }
   return true;
 }
 
 bool IsWorkerKey(std::string_view key) {
-  return key == "ARG" || key == "ENV" || key == "CWD" || key == "LOG" || key == "CONSOLE";
+  return key == "ARG" || key == "ENV" || key == "CWD" || key == "LOG" || key == "CONSOLE" ||
+         key == "CPUS";
 }
 
 std::string Check(const Spec& spec) {

@@ -1,6 +1,7 @@
 #include "launcher/keeper/worker_start.h"
 
 #include <fcntl.h>
+#include <sched.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
@@ -8,6 +9,7 @@
 
 #include <cerrno>
 #include <csignal>
+#include <cstdio>
 #include <cstring>
 #include <string_view>
 #include <utility>
@@ -96,6 +98,22 @@ bool ArrangeDescriptors(const ChildEnds& ends, int page_fd) {
   return true;
 }
 
+// Standard error is the worker's log by now: what went wrong stands in front of its output.
+void BindToCpus(const std::vector<int>& cpus) {
+  if (cpus.empty()) return;
+  cpu_set_t* set = CPU_ALLOC(kCpuMax + 1);
+  const size_t bytes = CPU_ALLOC_SIZE(kCpuMax + 1);
+  if (set != nullptr) {
+    CPU_ZERO_S(bytes, set);
+    for (int cpu : cpus) CPU_SET_S(static_cast<size_t>(cpu), bytes, set);
+    if (sched_setaffinity(0, bytes, set) == 0) return;
+  }
+  dprintf(STDERR_FILENO,
+          "ddprun-keeper: cannot bind this worker to its CPUs (%d to %d): %s; it runs "
+          "unbound\n",
+          cpus.front(), cpus.back(), strerror(errno));
+}
+
 void ResetSignals(bool hangup_ignored) {
   struct sigaction action {};
   action.sa_handler = SIG_DFL;
@@ -118,6 +136,7 @@ void ResetSignals(bool hangup_ignored) {
     Fail(start_pipe, StartStage::kDirectory);
   }
   if (!ArrangeDescriptors(ends, page_fd)) Fail(start_pipe, StartStage::kDescriptors);
+  BindToCpus(plan.spec->cpus);
   setrlimit(RLIMIT_NOFILE, &plan.context->open_files);
   ResetSignals(plan.context->hangup_ignored);
   environ = const_cast<char**>(plan.environment.data());  // execvp takes PATH from there

@@ -103,12 +103,6 @@ absl::StatusOr<Topology> TopologyFromText(const std::string& synthetic) {
   });
 }
 
-absl::StatusOr<Topology> TopologyFromXml(const std::string& xml) {
-  return Load(xml, [](hwloc_topology_t raw, const std::string& text) {
-    return hwloc_topology_set_xmlbuffer(raw, text.c_str(), static_cast<int>(text.size() + 1));
-  });
-}
-
 std::vector<int> NodesOf(const Topology& topology, const CpuList& allowed) {
   std::set<int> nodes;
   for (const Cpu& cpu : topology.cpus) {

@@ -1,5 +1,7 @@
 // The processors of a machine as plain values: which logical CPU is on which core, cache, NUMA node
-// and socket. Read by hwloc, once, or made up by tests from a text or an XML export (lstopo f.xml).
+// and socket. Read by hwloc, once, or made up by tests from a text. (hwloc's own HWLOC_SYNTHETIC
+// and HWLOC_XMLFILE make a whole ddprun believe in another machine; CPUs that are not there are
+// never used.)
 //
 // ReadTopology changes an environment variable for the time of the call: call it before there are
 // threads. Everything else is pure.
@@ -30,7 +32,6 @@ struct Topology {
 
 absl::StatusOr<Topology> ReadTopology();
 absl::StatusOr<Topology> TopologyFromText(const std::string& synthetic);  // "numa:2 core:8 pu:2"
-absl::StatusOr<Topology> TopologyFromXml(const std::string& xml);
 
 std::vector<int> NodesOf(const Topology& topology, const CpuList& allowed);  // with an allowed CPU
 size_t CountCores(const Topology& topology, const CpuList& cpus);            // physical ones

@@ -122,15 +122,15 @@ absl::StatusOr<std::vector<VisibleDevice>> ChooseDevices(const GpuList& list,
       const auto same = std::find_if(visible.begin(), visible.end(), [&](const VisibleDevice& v) {
         return found && (v.token == found->token || (!v.uuid.empty() && v.uuid == found->uuid));
       });
-      if (same != visible.end()) {
+      if (!variable) {
+        device = found;  // also a MIG instance besides the first of its GPU
+      } else if (same != visible.end()) {
         device = *same;
-      } else if (found && !variable) {
-        device = found;  // a MIG instance besides the first of its GPU
       }
     }
     if (!device) return NotVisible(list, variable, visible, wished, wish);
     const bool twice = std::any_of(chosen.begin(), chosen.end(), [&](const VisibleDevice& c) {
-      return c.token == device->token;
+      return c.token == device->token || (!c.uuid.empty() && c.uuid == device->uuid);
     });
     if (twice) {
       return absl::InvalidArgumentError(absl::StrCat("--gpus ", absl::StrJoin(wished, ","), ": ",

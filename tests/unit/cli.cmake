@@ -1,7 +1,7 @@
 if(TARGET ddprun_cli)
   ddprun_test(NAME cli_options_test LABEL unit SOURCES unit/cli_options_test.cc LIBS ddprun_cli)
   ddprun_test(NAME cli_view_test LABEL unit SOURCES unit/cli_view_test.cc LIBS ddprun_cli)
-  ddprun_test(NAME cli_preflight_test LABEL unit SOURCES unit/cli_preflight_test.cc unit/cli_machine_test.cc
+  ddprun_test(NAME cli_preflight_test LABEL unit SOURCES unit/cli_preflight_test.cc
               unit/cli_folder.cc LIBS ddprun_cli)
   ddprun_test(NAME cli_binary_test LABEL unit SOURCES unit/cli_binary_test.cc unit/cli_folder.cc unit/cli_process.cc
               LIBS ddprun_cli)

@@ -57,6 +57,10 @@ class PreflightTest : public ::testing::Test {
     EXPECT_EQ(folder_.All(), before) << "planning makes nothing";
     return plan.ok() ? "no error" : std::string(plan.status().message());
   }
+  void HasGpus(size_t count) {
+    here_.machine.gpus.gpus.assign(count, placement::Gpu{});
+    here_.gpus.usable = static_cast<uint32_t>(count);
+  }
   // As if the job of this command line had run in runs/x.
   void Leave(const std::vector<std::string>& words, const std::string& more_json = "") {
     std::vector<std::string> whole = {"--run-dir", "runs/x", "--job-id", "x"};
@@ -126,13 +130,17 @@ TEST_F(PreflightTest, ACoordinatorHasALeaseAndTakesWhatAgentsOffer) {
 // L73, and torchrun's OMP_NUM_THREADS.
 TEST_F(PreflightTest, EnvironmentIsAddedOnlyWhereItIsNotSet) {
   const auto plan = Plan({"--nproc", "2", "--", "true"});
-  EXPECT_THAT(plan->variables, ElementsAre("PYTHONUNBUFFERED=1", "OMP_NUM_THREADS=1"));
+  EXPECT_THAT(plan->variables, ElementsAre("PYTHONUNBUFFERED=1"));
   EXPECT_EQ(plan->spec.environment().at("HOME"), "/root");
-  EXPECT_THAT(plan->notes, Contains(HasSubstr("OMP_NUM_THREADS=1")));
+  EXPECT_TRUE(plan->spec.launching().choose_omp_threads());
+  EXPECT_EQ(plan->places.workers[1].variables.at("OMP_NUM_THREADS"), "1");
+  EXPECT_THAT(plan->places.threads, HasSubstr("OMP_NUM_THREADS=1"));
   EXPECT_THAT(Plan({"--", "true"})->variables, ElementsAre("PYTHONUNBUFFERED=1"));
   here_.environment["OMP_NUM_THREADS"] = "5";
   here_.environment["PYTHONUNBUFFERED"] = "";
-  EXPECT_THAT(Plan({"--nproc", "2", "--", "true"})->variables, IsEmpty());
+  const auto given = Plan({"--nproc", "2", "--", "true"});
+  EXPECT_THAT(given->variables, IsEmpty());
+  EXPECT_THAT(given->places.workers[1].variables, IsEmpty());
 }
 
 TEST_F(PreflightTest, ProcessesAreCounted) {
@@ -140,13 +148,13 @@ TEST_F(PreflightTest, ProcessesAreCounted) {
   EXPECT_EQ(Plan({"--nproc", "auto", "--", "true"})->world_size, 6u);
   EXPECT_THAT(ErrorOf({"--nproc", "gpu", "--", "true"}),
               AllOf(HasSubstr("--nproc gpu"), HasSubstr("nothing was found"), HasSubstr("cpu (6")));
-  here_.gpus.usable = 2;
+  HasGpus(2);
   EXPECT_EQ(Plan({"--nproc", "gpu", "--", "true"})->world_size, 2u);
   EXPECT_EQ(Plan({"--nproc", "auto", "--", "true"})->world_size, 2u);
   EXPECT_EQ(Plan({"--nproc", "auto", "--device", "cpu", "--", "true"})->world_size, 6u);
   EXPECT_EQ(Plan({"--nproc", "gpu", "--gpus", "1", "--", "true"})
-                ->spec.environment()
-                .at("CUDA_VISIBLE_DEVICES"),
+                ->places.workers[0]
+                .variables.at("CUDA_VISIBLE_DEVICES"),
             "1");
 }
 
@@ -154,13 +162,13 @@ TEST_F(PreflightTest, ProcessesAreCounted) {
 TEST_F(PreflightTest, GpusThatAreNotThereAreAnError) {
   EXPECT_THAT(ErrorOf({"--device", "cuda", "--", "true"}),
               AllOf(HasSubstr("--device cuda"), HasSubstr("nothing was found")));
-  here_.gpus.usable = 2;
+  HasGpus(2);
   EXPECT_THAT(ErrorOf({"--gpus", "0,2", "--", "true"}), HasSubstr("there is no GPU 2"));
 }
 
 // MA4: never silently slow.
 TEST_F(PreflightTest, ATrainerWithoutItsCudaPartSaysThatItUsesTheCpu) {
-  here_.gpus.usable = 2;
+  HasGpus(2);
   const auto plan = Plan({"train.cfg"});
   ASSERT_TRUE(plan.ok()) << plan.status();
   EXPECT_EQ(plan->spec.device(), "cpu");

@@ -2,22 +2,25 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "launcher/cli/machine.h"
+#include "launcher/placement/cores.h"
+#include "launcher/placement/machine.h"
+#include "launcher/placement/visible.h"
 #include "tests/unit/cli_folder.h"
 
-namespace ddprun::cli {
+namespace ddprun::placement {
 namespace {
 
+using cli::Folder;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 
 TEST(MachineTest, WithoutADriverThereIsNoGpuAndTheTextSaysWhatWasLookedAt) {
   Folder root;
   root.Write("dev/nvidia0", "");  // left over
-  const Gpus gpus = LookForGpus(root.path(), std::nullopt);
-  EXPECT_EQ(gpus.usable, 0u);
+  const GpuList gpus = ListGpus(root.path(), nullptr, "no library");
+  EXPECT_TRUE(gpus.gpus.empty());
   EXPECT_THAT(gpus.looked_at, AllOf(HasSubstr("/proc/driver/nvidia"), HasSubstr("/dev/nvidia<N>"),
-                                    HasSubstr("CUDA_VISIBLE_DEVICES is not set")));
+                                    HasSubstr("no library")));
 }
 
 // MA2: a container that sees some of the host's GPUs, and CUDA_VISIBLE_DEVICES.
@@ -32,13 +35,38 @@ TEST(MachineTest, GpusAreTheDeviceFilesThatAreNotHidden) {
   for (const char* name : {"nvidia2", "nvidia3", "nvidiactl", "nvidia-uvm", "null"}) {
     root.Write(std::string("dev/") + name, "");
   }
-  EXPECT_EQ(LookForGpus(root.path(), std::nullopt).usable, 2u);
-  EXPECT_EQ(LookForGpus(root.path(), std::nullopt).driver, "550.54.15");
-  EXPECT_EQ(LookForGpus(root.path(), "0").usable, 1u);
-  EXPECT_EQ(LookForGpus(root.path(), "0,1,2,3").usable, 2u);
-  EXPECT_EQ(LookForGpus(root.path(), "").usable, 0u);
-  EXPECT_EQ(LookForGpus(root.path(), "1,-1,0").usable, 1u);
-  EXPECT_EQ(LookForGpus(root.path(), "GPU-8932f937").usable, 1u);
+  const GpuList list = ListGpus(root.path(), nullptr, "");
+  EXPECT_EQ(VisibleDevices(list, std::nullopt).size(), 2u);
+  EXPECT_EQ(list.driver, "550.54.15");
+  EXPECT_EQ(VisibleDevices(list, "0").size(), 1u);
+  EXPECT_EQ(VisibleDevices(list, "0,1,2,3").size(), 2u);
+  EXPECT_EQ(VisibleDevices(list, "").size(), 0u);
+  EXPECT_EQ(VisibleDevices(list, "1,-1,0").size(), 1u);
+  EXPECT_EQ(VisibleDevices(list, "GPU-8932f937").size(), 1u);
+}
+
+// What the driver says in /proc gives UUIDs, places on the bus and NUMA nodes without NVML.
+TEST(MachineTest, WithoutNvmlTheDriversFilesTellGpusApart) {
+  Folder root;
+  const auto write = [&root](const std::string& bus, const std::string& minor) {
+    root.Write(
+        "proc/driver/nvidia/gpus/" + bus + "/information",
+        "Model: \t\t NVIDIA H200\nGPU UUID: \t GPU-" + bus + "\nDevice Minor: \t " + minor + "\n");
+  };
+  write("0000:3B:00.0", "1");
+  write("0000:17:00.0", "0");
+  write("0000:9A:00.0", "2");  // of another container
+  root.Write("dev/nvidia0", "");
+  root.Write("dev/nvidia1", "");
+  root.Write("sys/bus/pci/devices/0000:3b:00.0/numa_node", "1\n");
+  root.Write("sys/bus/pci/devices/0000:17:00.0/numa_node", "-1\n");
+  const GpuList list = ListGpus(root.path(), nullptr, "");
+  ASSERT_EQ(list.gpus.size(), 2u);
+  EXPECT_EQ(list.gpus[0].uuid, "GPU-0000:17:00.0");
+  EXPECT_EQ(list.gpus[0].node, -1);
+  EXPECT_EQ(list.gpus[1].bus_id, "0000:3b:00.0");
+  EXPECT_EQ(list.gpus[1].name, "NVIDIA H200");
+  EXPECT_EQ(list.gpus[1].node, 1);
 }
 
 TEST(MachineTest, CoresAreLimitedByTheQuotaOfTheCgroupAndThoseAboveIt) {
@@ -61,4 +89,4 @@ TEST(MachineTest, CoresAreLimitedByTheQuotaOfTheCgroupAndThoseAboveIt) {
 }
 
 }  // namespace
-}  // namespace ddprun::cli
+}  // namespace ddprun::placement
