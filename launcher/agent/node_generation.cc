@@ -85,7 +85,8 @@ absl::Status NodeGeneration::StartKeeper(int64_t now_ns) {
   NodeFacts facts{options_.node, options_.worker_path, 0, options_.clock->monotonic(),
                   places_.workers};
   if (order_.group_rank() == 0 && order_.master_port() == 0) {
-    absl::Status reserved = master_port_.Reserve(order_.master_address());
+    absl::Status reserved =
+        master_port_.Reserve(order_.master_address(), order_.spec().launching().master_port());
     if (!reserved.ok()) return reserved;
     facts.master_port = master_port_.port();
   }

@@ -5,10 +5,13 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <cstring>
+
+#include "absl/strings/str_cat.h"
 
 namespace ddprun::agent {
 
-absl::Status ReservedPort::Reserve(const std::string& address) {
+absl::Status ReservedPort::Reserve(const std::string& address, uint32_t wished) {
   Release();
   const bool six = address.find(':') != std::string::npos;
   fd_ = socket(six ? AF_INET6 : AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
@@ -19,11 +22,17 @@ absl::Status ReservedPort::Reserve(const std::string& address) {
   any6.sin6_family = AF_INET6;
   sockaddr_in any4 = {};
   any4.sin_family = AF_INET;
+  any6.sin6_port = any4.sin_port = htons(static_cast<uint16_t>(wished));
   sockaddr* any = six ? reinterpret_cast<sockaddr*>(&any6) : reinterpret_cast<sockaddr*>(&any4);
   socklen_t size = six ? sizeof any6 : sizeof any4;
   if (bind(fd_, any, size) != 0 || getsockname(fd_, any, &size) != 0) {
     const int error = errno;
     Release();
+    if (wished != 0) {
+      return absl::UnavailableError(absl::StrCat(
+          "--master-port ", wished, ": cannot be had for MASTER_PORT: ", strerrordesc_np(error),
+          "; leave it away, and a free port is chosen"));
+    }
     return absl::ErrnoToStatus(error, "bind of a port for MASTER_PORT");
   }
   port_ = ntohs(six ? any6.sin6_port : any4.sin_port);

@@ -18,8 +18,9 @@ class ReservedPort {
   ReservedPort(const ReservedPort&) = delete;
   ReservedPort& operator=(const ReservedPort&) = delete;
 
-  // A fresh port on all addresses of the family of `address` (numeric, or a name: then IPv4).
-  absl::Status Reserve(const std::string& address);
+  // A port on all addresses of the family of `address` (numeric, or a name: then IPv4): `wished`,
+  // or a fresh one where that is 0. UNAVAILABLE when the wished one is taken.
+  absl::Status Reserve(const std::string& address, uint32_t wished = 0);
   void Release();
   uint32_t port() const { return port_; }
 

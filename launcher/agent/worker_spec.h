@@ -3,35 +3,17 @@
 #pragma once
 
 #include <cstdint>
-#include <map>
 #include <string>
-#include <vector>
 
 #include "ddprun/v1/agent.pb.h"
-#include "launcher/placement/plan.h"
+#include "launcher/agent/worker_environment.h"
 
 namespace ddprun::agent {
 
-// PADDLE_TRAINER_ENDPOINTS is left out above so many ranks: one variable holds 128 KiB at most.
-inline constexpr uint32_t kPaddleRanksMax = 4096;
-
-// Beside the logs; PyTorch appends the rank.
-inline constexpr char kFlightRecorderPrefix[] = "nccl_trace_rank";
-
-struct NodeFacts {
-  std::string node;
-  std::string worker_path;       // ddp-worker
-  uint32_t master_port = 0;      // reserved on the node of rank 0
-  bool lease_monotonic = false;  // the lease's clock stands still while the machine sleeps
-  std::vector<placement::WorkerPlace> places;  // by local rank; may be empty
-};
-
-// The complete environment of one worker.
-std::map<std::string, std::string> WorkerEnvironment(const v1::StartWorkers& order,
-                                                     const NodeFacts& node, uint32_t local_rank);
+// What torchrun makes of a program's argument (Python's string.Template): $local_rank and
+// ${local_rank} are the number, $$ is one $, any other $ stays.
+std::string SubstituteLocalRank(const std::string& argument, uint32_t local_rank);
 std::string LogPath(const v1::StartWorkers& order, uint32_t rank);
-// TORCHELASTIC_ERROR_FILE: where a worker writes why it fails.
-std::string ErrorFilePath(const v1::StartWorkers& order, uint32_t rank);
 bool ShownOnConsole(const v1::JobSpec& spec, uint32_t rank, uint32_t local_rank);
 std::string MakeKeeperSpec(const v1::StartWorkers& order, const NodeFacts& node,
                            int64_t lease_milliseconds);

@@ -83,7 +83,7 @@ absl::StatusOr<agent::AgentOptions> MakeAgentOptions(const Options& options,
   agent::AgentOptions agent;
   agent.identity.job_id = options.job_id.value_or("");
   agent.identity.node = options.node.empty() ? agent::DefaultNodeName() : options.node;
-  agent.identity.address = *address;
+  agent.identity.address = options.torchrun.local_address.value_or(*address);
   agent.identity.version = here.version;
   agent.identity.slots = *slots;
   agent.identity.node_rank_wanted = options.node_rank.value_or(-1);

@@ -55,7 +55,8 @@ absl::Status TakeOption(const std::vector<std::string>& arguments, unsigned comm
   if (row == nullptr) {
     const OptionRow* attached = AttachedValue(argument, command);
     if (attached != nullptr) {
-      split->options.push_back(absl::StrCat(std::string(LongName(*attached)), "=", argument.substr(2)));
+      split->options.push_back(
+          absl::StrCat(std::string(LongName(*attached)), "=", argument.substr(2)));
       return absl::OkStatus();
     }
   }

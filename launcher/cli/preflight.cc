@@ -1,5 +1,7 @@
 #include "launcher/cli/preflight.h"
 
+#include <unistd.h>
+
 #include <cmath>
 
 #include "absl/strings/match.h"
@@ -9,6 +11,7 @@
 #include "common/config/train_config.h"
 #include "common/files.h"
 #include "launcher/cli/job_facts.h"
+#include "launcher/cli/master_address.h"
 #include "launcher/cli/program.h"
 #include "launcher/cli/resume.h"
 #include "launcher/cli/run_dir.h"
@@ -39,25 +42,39 @@ std::string Shown(const std::string& working_dir, const std::string& path) {
   return absl::StartsWith(path, inside) ? path.substr(inside.size()) : path;
 }
 
+// --job-id, or torchrun's word for it.
+std::optional<std::string> JobName(const Options& o) {
+  if (o.job_id || o.torchrun.standalone) return o.job_id;
+  return o.torchrun.rdzv_id;
+}
+
 absl::Status ChooseFolder(Planning& p) {
   const Options& o = p.options;
   v1::JobSpec& spec = p.plan.spec;
-  const std::string runs = JoinPath(p.here.working_dir, "runs");
+  const std::optional<std::string> name = JobName(o);
+  const std::string runs = o.torchrun.log_dir && !o.run_dir
+                               ? Absolute(p.here.working_dir, *o.torchrun.log_dir)
+                               : JoinPath(p.here.working_dir, "runs");
   if (o.run_dir) {
     spec.set_run_dir(Absolute(p.here.working_dir, *o.run_dir));
-  } else if (o.resume && o.job_id) {
-    spec.set_run_dir(JoinPath(runs, *o.job_id));
+  } else if (o.resume && name) {
+    spec.set_run_dir(JoinPath(runs, *name));
   } else if (o.resume) {
     const absl::StatusOr<std::string> latest = ResolveLink(JoinPath(runs, "latest"));
     if (!latest.ok()) {
-      return absl::InvalidArgumentError(
-          "--resume: there is no runs/latest here; name the run folder with --run-dir");
+      return absl::InvalidArgumentError(absl::StrCat(
+          "--resume: there is no ", Shown(p.here.working_dir, JoinPath(runs, "latest")),
+          " here; name the run folder with --run-dir"));
     }
     spec.set_run_dir(*latest);
   } else {
-    const std::string id = o.job_id ? *o.job_id : NewJobId();
+    const std::string id = name ? *name : NewJobId();
     spec.set_job_id(id);
     spec.set_run_dir(JoinPath(runs, id));
+    // --rdzv-id is often the same for every run, and torchrun makes a new folder each time.
+    if (!o.job_id && name && access(JoinPath(spec.run_dir(), "job.json").c_str(), F_OK) == 0) {
+      spec.set_run_dir(JoinPath(runs, absl::StrCat(id, "_", NewJobId())));
+    }
   }
   for (const std::string& path : {p.here.working_dir, spec.run_dir()}) {
     if (!IsUtf8(path)) {
@@ -97,8 +114,8 @@ absl::Status LookAtFolder(Planning& p) {
   if (anew && o.resume)
     p.plan.notes.push_back("there is nothing to resume yet: starting from scratch");
   std::string id = p.folder.job_id;
-  if (anew)
-    id = o.job_id ? *o.job_id : !p.plan.spec.job_id().empty() ? p.plan.spec.job_id() : NewJobId();
+  if (anew) id = p.plan.spec.job_id();
+  if (id.empty()) id = JobName(o).value_or(NewJobId());
   p.plan.spec.set_job_id(id);
   p.plan.spec.set_resume(p.folder.holds_job);
   if (!p.folder.holds_job) return absl::OkStatus();
@@ -140,6 +157,12 @@ absl::Status PlanTraining(Planning& p) {
   return absl::OkStatus();
 }
 
+PythonUse PythonUseOf(const TorchrunOptions& t) {
+  if (t.run_path) return PythonUse::kRunPath;  // before --no-python, as torchrun has it
+  if (t.module) return PythonUse::kModule;
+  return t.no_python ? PythonUse::kNever : PythonUse::kByName;
+}
+
 absl::Status PlanProgram(Planning& p) {
   const Options& o = p.options;
   const std::string path = p.here.Variable("PATH");
@@ -154,7 +177,8 @@ absl::Status PlanProgram(Planning& p) {
                      " holds a job of the built-in trainer; start a new run in another "
                      "--run-dir"));
   } else if (o.torchrun_way) {
-    const auto python = InTorchrunsWay(program, path, working_dir);
+    const auto python = InTorchrunsWay(program, PythonUseOf(o.torchrun),
+                                       p.here.Variable("PYTHON_EXEC"), path, working_dir);
     if (!python.ok()) return python.status();
     program = *python;
   }
@@ -219,6 +243,9 @@ absl::StatusOr<RunPlan> PlanRun(const Options& options, const Surroundings& here
     return std::move(p.plan);
   }
   status = FillSpec(options, here, p.previous ? &p.previous->spec : nullptr, &p.plan);
+  if (status.ok() && options.command == Command::kRun) {
+    status = CheckMasterAddress(p.plan.spec.launching());
+  }
   if (!status.ok()) return status;
   NoteResume(p);
   if (p.config) {

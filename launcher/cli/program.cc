@@ -55,6 +55,27 @@ absl::Status CheckInterpreter(const std::string& path) {
                                           "before the script"));
 }
 
+// The script finds itself in sys.argv[0], as a program of its own does.
+constexpr char kRunPathProgram[] =
+    "import runpy, sys; sys.argv = sys.argv[1:]; runpy.run_path(sys.argv[0], run_name='__main__')";
+
+absl::StatusOr<std::string> FindPython(const std::string& python_exec, const std::string& program,
+                                       const std::string& path_variable,
+                                       const std::string& working_dir) {
+  if (!python_exec.empty()) {
+    const absl::StatusOr<std::string> found = FindProgram(python_exec, path_variable, working_dir);
+    if (found.ok()) return python_exec;
+    return absl::NotFoundError(
+        absl::StrCat("PYTHON_EXEC=", python_exec, " (environment): ", found.status().message()));
+  }
+  for (const char* python : {"python3", "python"}) {
+    if (FindProgram(python, path_variable, working_dir).ok()) return python;
+  }
+  return absl::NotFoundError(
+      absl::StrCat(program, ": needs Python, but there is neither python3 nor python in PATH (",
+                   path_variable, ")"));
+}
+
 }  // namespace
 
 absl::StatusOr<std::string> FindProgram(const std::string& name, const std::string& path_variable,
@@ -92,24 +113,32 @@ absl::StatusOr<std::string> FindProgram(const std::string& name, const std::stri
 }
 
 absl::StatusOr<std::vector<std::string>> InTorchrunsWay(const std::vector<std::string>& program,
+                                                        PythonUse use,
+                                                        const std::string& python_exec,
                                                         const std::string& path_variable,
                                                         const std::string& working_dir) {
-  if (!absl::EndsWith(program[0], ".py")) return program;
+  const bool python_file = absl::EndsWith(program[0], ".py");
+  if (use == PythonUse::kNever || (use == PythonUse::kByName && !python_file)) return program;
+  if (use == PythonUse::kModule && absl::StrContains(program[0], '/')) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--module ", program[0],
+                     ": a module is named with dots, for example package.train; for a file leave "
+                     "--module away"));
+  }
   const std::string path = From(working_dir, program[0]);
-  if (access(path.c_str(), R_OK) != 0 || Look(path) == Kind::kFolder) {
+  const bool readable = access(path.c_str(), R_OK) == 0 && Look(path) != Kind::kFolder;
+  if (use != PythonUse::kModule && !readable) {
     return absl::NotFoundError(
         absl::StrCat(program[0], ": no such Python file, or not readable (looked for ", path, ")"));
   }
-  for (const char* python : {"python3", "python"}) {
-    if (!FindProgram(python, path_variable, working_dir).ok()) continue;
-    std::vector<std::string> whole = {python, "-u"};
-    whole.insert(whole.end(), program.begin(), program.end());
-    return whole;
-  }
-  return absl::NotFoundError(absl::StrCat(program[0],
-                                          ": needs Python, but there is neither python3 "
-                                          "nor python in PATH (",
-                                          path_variable, ")"));
+  absl::StatusOr<std::string> python =
+      FindPython(python_exec, program[0], path_variable, working_dir);
+  if (!python.ok()) return python.status();
+  std::vector<std::string> whole = {*python, "-u"};
+  if (use == PythonUse::kModule) whole.emplace_back("-m");
+  if (use == PythonUse::kRunPath) whole.insert(whole.end(), {"-c", kRunPathProgram});
+  whole.insert(whole.end(), program.begin(), program.end());
+  return whole;
 }
 
 }  // namespace ddprun::cli

@@ -13,8 +13,19 @@ namespace ddprun::cli {
 absl::StatusOr<std::string> FindProgram(const std::string& name, const std::string& path_variable,
                                         const std::string& working_dir);
 
-// torchrun's way: a .py file becomes `python3 -u file.py`, anything else stays as it is.
+// How torchrun's flags want the program to be run.
+enum class PythonUse {
+  kByName,   // a .py file under Python, anything else as it stands
+  kNever,    // --no-python
+  kModule,   // --module
+  kRunPath,  // --run-path
+};
+
+// torchrun's way: `python3 -u file.py …`, with the interpreter of `python_exec` (torchrun's
+// PYTHON_EXEC) where that is not empty.
 absl::StatusOr<std::vector<std::string>> InTorchrunsWay(const std::vector<std::string>& program,
+                                                        PythonUse use,
+                                                        const std::string& python_exec,
                                                         const std::string& path_variable,
                                                         const std::string& working_dir);
 

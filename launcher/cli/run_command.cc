@@ -107,7 +107,7 @@ class JobRun {
     agent::AgentOptions agent;
     agent.identity.job_id = plan_.spec.job_id();
     agent.identity.node = agent::DefaultNodeName();
-    agent.identity.address = "127.0.0.1";
+    agent.identity.address = options_.torchrun.local_address.value_or("127.0.0.1");
     agent.identity.version = here_.version;
     agent.identity.slots = plan_.spec.processes_per_node();
     agent.channel = server_->InProcessChannel();

@@ -4,8 +4,10 @@
 #include <csignal>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "launcher/cli/spec.h"
+#include "launcher/cli/supervision_values.h"
 #include "launcher/cli/torchrun_values.h"
 
 namespace ddprun::cli {
@@ -27,6 +29,14 @@ constexpr double kHealthCheckSeconds = 60;
 constexpr uint32_t kCoordinatorStrikes = 3;
 constexpr double kCooldownSeconds = 300;
 constexpr double kGpuMemoryWaitSeconds = 60;
+
+constexpr char kSignalsVariable[] = "TORCHELASTIC_SIGNALS_TO_HANDLE";
+constexpr char kTorchrunsSignals[] = "SIGTERM,SIGINT,SIGHUP,SIGQUIT";
+
+std::string SignalNames(const std::vector<int32_t>& signals) {
+  return absl::StrJoin(signals, ",",
+                       [](std::string* out, int32_t signal) { out->append(SignalName(signal)); });
+}
 
 // The value given, else what is there already.
 template <typename Value, typename Set>
@@ -157,11 +167,17 @@ absl::Status FillLaunching(const Options& o, const Surroundings& here, const v1:
   Override(t.master_address, [&](const std::string& v) { launching->set_master_address(v); });
   if (t.rdzv_endpoint && !t.standalone) {
     const HostAndPort endpoint = SplitEndpoint(*t.rdzv_endpoint);
-    launching->set_master_address(endpoint.host);
+    // torchrun's c10d tells workers the node's own address, where one is given.
+    if (!t.local_address || t.rdzv_backend != "c10d") launching->set_master_address(endpoint.host);
     launching->set_master_port(endpoint.port);
   }
   if (t.standalone && (t.rdzv_endpoint || t.rdzv_id)) {
     plan->notes.push_back("--standalone: --rdzv-id and --rdzv-endpoint are left aside");
+  }
+  // For programs that use torch's elastic parts themselves, which read it.
+  auto& variables = *launching->mutable_torchrun_environment();
+  if (o.stop_signals || !variables.contains(kSignalsVariable)) {
+    variables[kSignalsVariable] = o.stop_signals ? SignalNames(*o.stop_signals) : kTorchrunsSignals;
   }
   if (t.virtual_local_rank) launching->set_virtual_local_rank(true);
   const auto visible = here.environment.find("CUDA_VISIBLE_DEVICES");

@@ -1,0 +1,14 @@
+// MASTER_ADDR and MASTER_PORT as wished: whether this machine can have them. Looks, and keeps
+// nothing.
+#pragma once
+
+#include "absl/status/status.h"
+#include "ddprun/v1/job.pb.h"
+
+namespace ddprun::cli {
+
+// INVALID_ARGUMENT names the option: an address that is another machine's or unknown, a port that
+// is taken. The agent holds the port later, and finds out for itself if it was taken meanwhile.
+absl::Status CheckMasterAddress(const v1::Launching& launching);
+
+}  // namespace ddprun::cli
