@@ -4,7 +4,9 @@
 #include <cmath>
 #include <utility>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 
 namespace ddprun::placement {
 namespace {
@@ -28,9 +30,28 @@ absl::Status TooFewGpus(const Work& w, const char* who) {
                    " needs one of its own; start at most ", gpus, ", or use --device cpu"));
 }
 
+// Without GPUs that we know of, --virtual-local-rank still does what torchrun does.
+absl::Status PlaceUnknownDevices(Work& w) {
+  std::vector<std::string> tokens;
+  if (w.machine.visible_devices) tokens = absl::StrSplit(*w.machine.visible_devices, ',');
+  for (uint32_t i = 0; i < w.workers; ++i) {
+    if (w.machine.visible_devices && i >= tokens.size()) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "--virtual-local-rank: CUDA_VISIBLE_DEVICES=", *w.machine.visible_devices, " names ",
+          tokens.size(), " devices for ", w.workers, " workers; start fewer, or unset it"));
+    }
+    w.plan.workers[i].variables["CUDA_VISIBLE_DEVICES"] =
+        w.machine.visible_devices ? std::string(absl::StripAsciiWhitespace(tokens[i]))
+                                  : absl::StrCat(i);
+  }
+  return absl::OkStatus();
+}
+
 absl::Status PlaceDevices(Work& w) {
   const std::vector<std::string> wished(w.spec.gpus().begin(), w.spec.gpus().end());
-  if (w.spec.device() != "cuda") return absl::OkStatus();
+  if (w.spec.device() != "cuda") {
+    return w.spec.launching().virtual_local_rank() ? PlaceUnknownDevices(w) : absl::OkStatus();
+  }
   auto devices = ChooseDevices(w.machine.gpus, w.machine.visible_devices, wished);
   if (!devices.ok()) return devices.status();
   w.plan.devices = *std::move(devices);

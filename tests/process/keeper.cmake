@@ -5,6 +5,6 @@ if(DDPRUN_LAUNCHER)
 
   ddprun_test(NAME keeper_test LABEL process TIMEOUT 90 LIBS ddprun_base
     SOURCES process/keeper_test.cc process/keeper_output_test.cc process/keeper_log_test.cc process/keeper_stop_test.cc
-      process/keeper_watch_test.cc process/keeper_harness.cc)
+      process/keeper_watch_test.cc process/keeper_cpus_test.cc process/keeper_harness.cc)
   add_dependencies(keeper_test ddprun-keeper keeper_fake_worker)
 endif()

@@ -87,6 +87,7 @@ std::string KeeperProcess::MakeSpec() const {
     if (!worker.directory.empty()) add("CWD=" + worker.directory);
     add("LOG=" + LogPath(rank));
     add(std::string("CONSOLE=") + (worker.console ? "1" : "0"));
+    if (!worker.cpus.empty()) add("CPUS=" + worker.cpus);
   }
   return spec;
 }

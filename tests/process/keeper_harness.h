@@ -29,6 +29,7 @@ struct WorkerOptions {
   std::string directory;
   std::string log;  // empty: <folder>/rank<R>.log
   bool console = false;
+  std::string cpus;
 };
 
 struct KeeperOptions {
@@ -37,7 +38,7 @@ struct KeeperOptions {
   int lease_ms = 0;
   int hang_ms = 0;
   bool foreground = true;
-  std::vector<std::string> further;  // more keys of the job, as LOG_BYTES_MAX=1000
+  std::vector<std::string> further;   // more keys of the job, as LOG_BYTES_MAX=1000
   std::function<void()> before_exec;  // in the child that becomes the keeper
 };
 

@@ -77,6 +77,17 @@ TEST(PlanTest, TheVariableOfTheNodesOwnAgentIsKept) {
   EXPECT_THAT(ErrorOf(machine, spec, 3), AllOf(HasSubstr("--virtual-local-rank"), HasSubstr("3")));
 }
 
+TEST(PlanTest, VirtualLocalRankWithoutGpusIsTorchruns) {
+  Machine machine = Server();
+  v1::JobSpec spec = Program();
+  spec.set_device("cpu");
+  spec.mutable_launching()->set_virtual_local_rank(true);
+  EXPECT_EQ(VisibleOf(PlanNode(machine, spec, 2)->workers[1]), "1");
+  machine.visible_devices = "7, 5";
+  EXPECT_EQ(VisibleOf(PlanNode(machine, spec, 2)->workers[1]), "5");
+  EXPECT_THAT(ErrorOf(machine, spec, 3), HasSubstr("CUDA_VISIBLE_DEVICES=7, 5 names 2 devices"));
+}
+
 TEST(PlanTest, MoreWorkersThanGpusIsAnErrorForTheTrainerAndANoteForPrograms) {
   const auto program = PlanNode(Server(), Program(), 9);
   ASSERT_TRUE(program.ok());
