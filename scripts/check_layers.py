@@ -17,8 +17,9 @@ LAYERS = {
     "launcher/placement": ["common", "ddprun/v1"],
     "launcher/agent": ["common", "ddprun/v1", "launcher/console", "launcher/placement"],
     "launcher/keeper": ["common"],
+    "launcher/logs": ["common"],
     # The composition root: the command line makes the coordinator's server and the agent, and knows no more of them.
-    "launcher/cli": ["common", "ddprun/v1", "launcher/console", "launcher/placement", "launcher/coordinator/server.h", "launcher/agent/agent.h",
+    "launcher/cli": ["common", "ddprun/v1", "launcher/console", "launcher/logs", "launcher/placement", "launcher/coordinator/server.h", "launcher/agent/agent.h",
                      "launcher/agent/worker_environment.h"],
     "launcher/sim": ["common", "ddprun/v1", "launcher/coordinator", "launcher/agent", "launcher/store"],
     "worker/client": ["common"],

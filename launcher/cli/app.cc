@@ -30,6 +30,7 @@ Ctrl-C stops: the trainer saves a checkpoint first. A second Ctrl-C kills at onc
 Usage: NAME [run] [options] (train.cfg | -- program arguments…)
        NAME coordinator --listen HOST:PORT [options] (train.cfg | -- program arguments…)
        NAME agent --coordinator HOST:PORT [options]
+       NAME logs [options] [RUN_DIR|JOB_ID]
 )";
 
 constexpr char kCoordinatorHelp[] =
@@ -54,12 +55,29 @@ Examples
 Usage: NAME agent --coordinator HOST:PORT [options]
 )";
 
+constexpr char kLogsHelp[] =
+    R"(ddprun logs shows what the workers of a run have printed: all ranks in one stream, ordered by time.
+
+Examples
+  NAME logs
+      of the newest run (runs/latest)
+  NAME logs -f --rank 0,2
+      two ranks, and what they go on to print until the job ends
+  NAME logs runs/my-job --generation 2 --tail 100
+      the last 100 lines of each rank of one generation
+Lines come behind [node:rank], and are not changed. The files are logs/g<generation>/rank<rank>.log.
+
+Usage: NAME logs [options] [RUN_DIR|JOB_ID]
+)";
+
 unsigned BitOf(Command command) {
   switch (command) {
     case Command::kCoordinator:
       return kForCoordinator;
     case Command::kAgent:
       return kForAgent;
+    case Command::kLogs:
+      return kForLogs;
     case Command::kRun:
     case Command::kHelp:
     case Command::kVersion:
@@ -137,6 +155,7 @@ std::unique_ptr<CLI::App> MakeApp(Command command) {
 std::string HelpText(Command command, const std::string& name) {
   const char* text = command == Command::kCoordinator ? kCoordinatorHelp
                      : command == Command::kAgent     ? kAgentHelp
+                     : command == Command::kLogs      ? kLogsHelp
                                                       : kRunHelp;
   std::unique_ptr<CLI::App> app = MakeApp(command);
   app->formatter(std::make_shared<HelpFormatter>());

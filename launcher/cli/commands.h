@@ -14,4 +14,7 @@ int RunJob(const Options& options, const Surroundings& here);
 
 int RunAgent(const Options& options, const Surroundings& here);
 
+// `logs`: shows what workers have printed; touches nothing. Signals have their usual effect.
+int RunLogs(const LogsOptions& options);
+
 }  // namespace ddprun::cli

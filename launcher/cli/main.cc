@@ -42,6 +42,7 @@ int main(int argc, char** argv) {
     std::puts("ddprun " DDPRUN_VERSION);
     return 0;
   }
+  if (options->command == Command::kLogs) return ddprun::cli::RunLogs(options->logs);
   ddprun::cli::BlockSignals();
   MeasureClockMeanwhile();
   const ddprun::cli::Surroundings here = ddprun::cli::LookAround(command_line);

@@ -13,6 +13,7 @@ namespace ddprun::cli {
 
 inline constexpr unsigned kJobCommands = kForRun | kForCoordinator;
 inline constexpr unsigned kAllCommands = kForRun | kForCoordinator | kForAgent;
+inline constexpr unsigned kEveryCommand = kAllCommands | kForLogs;
 
 // Headings of the help, in its order.
 inline constexpr char kGroupWhat[] = "What to run";
@@ -22,6 +23,7 @@ inline constexpr char kGroupWatch[] = "Watching, commands of yours, devices";
 inline constexpr char kGroupNodes[] = "Nodes";
 inline constexpr char kGroupTorchrun[] =
     "As torchrun has them (PET_<NAME> variables stand for all of torchrun's options)";
+inline constexpr char kGroupLogs[] = "What to show";
 inline constexpr char kGroupOther[] = "Other";
 
 OptionRowList WhatRows();
@@ -31,6 +33,7 @@ OptionRowList WatchRows();
 OptionRowList NodeRows();
 OptionRowList TorchrunRows();
 OptionRowList RendezvousRows();
+OptionRowList LogsRows();
 OptionRowList OtherRows();
 
 // Stores what a value parser gave.

@@ -125,8 +125,8 @@ OptionRowList NodeRows() {
 
 OptionRowList OtherRows() {
   return {
-      {"-h,--help", "", kAllCommands, kGroupOther, "Shows this text", nullptr},
-      {"--version", "", kAllCommands, kGroupOther, "Shows the version", nullptr},
+      {"-h,--help", "", kEveryCommand, kGroupOther, "Shows this text", nullptr},
+      {"--version", "", kEveryCommand, kGroupOther, "Shows the version", nullptr},
   };
 }
 

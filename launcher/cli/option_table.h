@@ -12,7 +12,7 @@
 namespace ddprun::cli {
 
 // Which commands have an option, as bits.
-enum CommandSet : unsigned { kForRun = 1, kForCoordinator = 2, kForAgent = 4 };
+enum CommandSet : unsigned { kForRun = 1, kForCoordinator = 2, kForAgent = 4, kForLogs = 8 };
 
 struct OptionRow {
   // As CLI11 takes them: "--nproc,--nproc-per-node". The first is the one in messages.

@@ -16,6 +16,7 @@ namespace ddprun::cli {
 namespace {
 
 struct Split {
+  std::string run;                   // of logs
   std::vector<std::string> options;  // "--name" or "--name=value", spelled as in the table
   std::string config_path;
   std::vector<std::string> program;
@@ -24,8 +25,8 @@ struct Split {
 
 // Commands of the documents that this version does not have. Running a program of that name instead
 // would be a surprise (there is a /bin/ps).
-constexpr std::array<std::string_view, 10> kLaterCommands = {
-    "daemon", "submit", "ps", "status", "logs", "attach", "stop", "ckpt", "plan", "tune"};
+constexpr std::array<std::string_view, 9> kLaterCommands = {
+    "daemon", "submit", "ps", "status", "attach", "stop", "ckpt", "plan", "tune"};
 
 bool IsConfig(const std::string& text) {
   return absl::EndsWith(text, ".cfg");
@@ -105,6 +106,9 @@ absl::StatusOr<Split> SplitArguments(const std::vector<std::string>& arguments, 
   Split split;
   for (size_t i = first; i < arguments.size(); ++i) {
     const std::string& argument = arguments[i];
+    if (argument == "--" && command == kForLogs) {
+      return absl::InvalidArgumentError("--: logs runs no program; give a run folder or a job id");
+    }
     if (argument == "--") {
       split.program.assign(arguments.begin() + static_cast<ptrdiff_t>(i) + 1, arguments.end());
       if (split.program.empty())
@@ -120,6 +124,12 @@ absl::StatusOr<Split> SplitArguments(const std::vector<std::string>& arguments, 
     if (argument[0] == '-') {
       absl::Status status = TakeOption(arguments, command, &i, &split);
       if (!status.ok()) return status;
+    } else if (command == kForLogs) {
+      if (!split.run.empty()) {
+        return absl::InvalidArgumentError(
+            absl::StrCat(argument, ": logs shows one run at a time, and ", split.run, " is given"));
+      }
+      split.run = argument;
     } else if (split.config_path.empty() && IsConfig(argument) && !NamesProgram(split)) {
       split.config_path = argument;
     } else if (!split.config_path.empty()) {
@@ -145,13 +155,16 @@ absl::StatusOr<Options> ParseCommandLine(const std::vector<std::string>& argumen
   size_t first = 0;
   if (!arguments.empty()) {
     const std::string& word = arguments[0];
-    if (word == "run" || word == "coordinator" || word == "agent") first = 1;
+    if (word == "run" || word == "coordinator" || word == "agent" || word == "logs") first = 1;
     if (word == "coordinator") {
       options.command = Command::kCoordinator;
       command = kForCoordinator;
     } else if (word == "agent") {
       options.command = Command::kAgent;
       command = kForAgent;
+    } else if (word == "logs") {
+      options.command = Command::kLogs;
+      command = kForLogs;
     } else if (std::find(kLaterCommands.begin(), kLaterCommands.end(), word) !=
                    kLaterCommands.end() ||
                word == "doctor") {
@@ -174,6 +187,7 @@ absl::StatusOr<Options> ParseCommandLine(const std::vector<std::string>& argumen
     options.command = Command::kVersion;
     return options;
   }
+  options.logs.run = split->run;
   options.config_path = split->config_path;
   options.program = split->program;
   options.torchrun_way = split->torchrun_way;

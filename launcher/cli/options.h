@@ -1,8 +1,9 @@
 // What was typed: argv → Options, or one clear error. Pure: looks at nothing but its arguments.
 //
 // `ddprun [run] [options] (train.cfg | program args… | -- program args…)`, `ddprun coordinator …`,
-// `ddprun agent …`. The first positional argument that does not end in .cfg is a program in
-// torchrun's way; it and everything behind it are the program's own, untouched, as is all behind
+// `ddprun agent …`, `ddprun logs …`. The first positional argument that does not end in .cfg is a
+// program in torchrun's way; it and everything behind it are the program's own, untouched, as is
+// all behind
 // `--`. Options may be written --like-this or --like_this, with `=value` or ` value`.
 // Errors are INVALID_ARGUMENT and name the option (or PET_ variable), the value and the fix.
 #pragma once
@@ -17,7 +18,7 @@
 
 namespace ddprun::cli {
 
-enum class Command { kRun, kCoordinator, kAgent, kHelp, kVersion };
+enum class Command { kRun, kCoordinator, kAgent, kLogs, kHelp, kVersion };
 
 struct Processes {
   enum class Kind { kNumber, kGpus, kCpus, kAuto };
@@ -55,6 +56,17 @@ struct TorchrunOptions {
   std::optional<uint32_t> master_port;
   std::optional<std::string> local_address;
   bool virtual_local_rank = false;
+};
+
+// `ddprun logs`.
+struct LogsOptions {
+  std::string run;  // run folder or job id; "": the newest run
+  bool follow = false;
+  std::vector<uint32_t> ranks;  // empty: all
+  std::optional<uint64_t> generation;
+  std::optional<double> since_seconds_ago;
+  std::optional<double> since_seconds;  // since the epoch
+  std::optional<uint64_t> tail;
 };
 
 struct Options {
@@ -115,6 +127,7 @@ struct Options {
   // What a person should know about the options given, one line each.
   std::vector<std::string> notes;
 
+  LogsOptions logs;         // logs
   std::string listen;       // coordinator
   std::string coordinator;  // agent
   std::string node;         // agent
