@@ -262,6 +262,11 @@ void NodeGeneration::ExplainExit(const Packet& packet, v1::WorkerExited* exited)
   circumstances.said_failed = notes_.said_failed.contains(exited->rank());
   const auto started = notes_.started_ns.find(exited->rank());
   if (started != notes_.started_ns.end()) circumstances.started_ns = started->second;
+  const uint64_t void_packets = packet.Unsigned("VOID_PACKETS").value_or(0);
+  if (void_packets > 0) {
+    options_.console->Say(absl::StrCat("ddprun: rank ", exited->rank(), ": ", void_packets,
+                                       " of its packets were void or too many, and were dropped"));
+  }
   for (const std::string& line : evidence_.Explain(circumstances, exited)) {
     options_.console->Say(line);
   }

@@ -11,6 +11,7 @@
 
 #include "common/packet.h"
 #include "common/wire.h"
+#include "launcher/keeper/clock.h"
 #include "launcher/keeper/worker_packet.h"
 
 namespace ddprun::keeper {
@@ -129,6 +130,10 @@ bool Worker::ReadPackets(AgentLink* agent, int packets_max) {
       break;
     }
     if (datagram.sender != pid()) continue;  // a child that inherited the socket
+    if (!budget_.Take(datagram.bytes.size(), BootNs())) {
+      TellFlood(agent);
+      continue;
+    }
     if (datagram.cut) {
       TellVoidPacket(agent, "longer than 65536 bytes");
       continue;
@@ -148,6 +153,16 @@ void Worker::TellVoidPacket(AgentLink* agent, const std::string& problem) {
   ++void_packets_;
   if (void_packets_ > kVoidPacketsToldMax) return;
   const std::string text = Line(rank(), "a packet is void: " + problem);
+  agent->SendConsoleAlways(rank(), text, &console_dropped_);
+}
+
+void Worker::TellFlood(AgentLink* agent) {
+  ++void_packets_;
+  if (std::exchange(told_flood_, true)) return;
+  const std::string text =
+      Line(rank(), "it sends more than " + std::to_string(PacketBudget::kPacketsPerSecond) +
+                       " packets or " + std::to_string(PacketBudget::kBytesPerSecond >> 20) +
+                       " MiB a second; what is above that is dropped");
   agent->SendConsoleAlways(rank(), text, &console_dropped_);
 }
 

@@ -14,6 +14,7 @@
 
 #include "common/packet.h"
 #include "launcher/keeper/agent_link.h"
+#include "launcher/keeper/packet_budget.h"
 #include "launcher/keeper/packet_queue.h"
 #include "launcher/keeper/poller.h"
 #include "launcher/keeper/spec.h"
@@ -65,6 +66,7 @@ class Worker {
   void TellLogNews(AgentLink* agent);
   void TellStartFailed(AgentLink* agent, const StartFailure& failure);
   void TellVoidPacket(AgentLink* agent, const std::string& problem);
+  void TellFlood(AgentLink* agent);
   std::string ExitedPacket(const siginfo_t& info, int64_t time_ns) const;
 
   const WorkerSpec* spec_;
@@ -77,6 +79,8 @@ class Worker {
   bool start_failed_ = false;
   bool said_hello_ = false;
   uint64_t output_bytes_ = 0;
+  PacketBudget budget_;
+  bool told_flood_ = false;
   uint64_t void_packets_ = 0;
   uint64_t packets_dropped_ = 0;  // those to the worker
   uint64_t console_dropped_ = 0;  // bytes since its last Console packet

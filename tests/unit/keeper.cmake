@@ -1,4 +1,5 @@
 if(DDPRUN_LAUNCHER)
+  ddprun_test(NAME keeper_budget_test LABEL unit SOURCES unit/keeper_budget_test.cc LIBS ddprun_keeper_core)
   ddprun_test(NAME keeper_policy_test LABEL unit SOURCES unit/keeper_policy_test.cc LIBS ddprun_keeper_core)
   ddprun_test(NAME keeper_parts_test LABEL unit SOURCES unit/keeper_parts_test.cc LIBS ddprun_keeper_core)
   ddprun_test(NAME log_file_test LABEL unit SOURCES unit/log_file_test.cc LIBS ddprun_keeper_core)
