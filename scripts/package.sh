@@ -57,6 +57,8 @@ for library in "$out"/lib/*.so*; do
   patchelf --set-rpath '$ORIGIN' "$library"
 done
 
+more="$(needed "$out/bin/ddprun")"
+[[ -z "$more" ]] || die "ddprun needs more than libc: $more"
 for file in "$out"/bin/ddp-worker "$out"/lib/*.so*; do
   while read -r library path; do
     [[ "$(readlink -f "$path")" == "$out"/* ]] || die "$file would load $library from $path, outside the folder"

@@ -113,10 +113,13 @@ struct Nvml::Functions {
         memory_affinity(gpu, nodes.size(), nodes.data(), kScopeNode) != 0) {
       return -1;
     }
+    int next_to = -1;
     for (unsigned node = 0; node < kNodesMax; ++node) {
-      if ((nodes[node / kWordBits] >> (node % kWordBits) & 1) != 0) return static_cast<int>(node);
+      if ((nodes[node / kWordBits] >> (node % kWordBits) & 1) == 0) continue;
+      if (next_to >= 0) return -1;  // next to several: it does not know
+      next_to = static_cast<int>(node);
     }
-    return -1;
+    return next_to;
   }
 };
 

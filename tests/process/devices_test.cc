@@ -113,6 +113,12 @@ TEST_P(DevicesTest, WorkersAreBoundNextToTheirGpu) {
   EXPECT_EQ(launch.Wait().exit_code, 0);
   EXPECT_THAT(launch.Log(1, 0), HasSubstr("Cpus_allowed_list: 1\n"));
   EXPECT_THAT(launch.Log(1, 1), HasSubstr("Cpus_allowed_list: 0\n"));
+  // Next to both nodes, as a virtual machine says that does not know: nothing is to be gained.
+  FakeGpus anywhere("gpu GPU-1 0000:FA:01.0 -2 H200\n");
+  Launch free(GetParam(), 1, Shell({}, kReport),
+              anywhere.Environment({{"HWLOC_SYNTHETIC", "numa:2 core:1 pu:1"}}));
+  EXPECT_EQ(free.Wait().exit_code, 0);
+  EXPECT_THAT(free.Log(1, 0), Not(HasSubstr("Cpus_allowed_list: 0\n")));
   Launch unbound(GetParam(), 2, Shell({"--cpu-binding", "none"}, kReport), environment);
   EXPECT_EQ(unbound.Wait().exit_code, 0);
   EXPECT_THAT(unbound.Log(1, 0), HasSubstr("omp="));

@@ -1,7 +1,7 @@
 // A stand-in for NVIDIA's libnvidia-ml.so.1, for machines without a GPU. ddprun finds it as it
 // finds the real one: through the loader, here by LD_LIBRARY_PATH. What it answers stands in the
 // file that DDPRUN_FAKE_NVML names, read anew at every call:
-//   gpu UUID BUS_ID NUMA_NODE MODEL    begins a GPU (NUMA_NODE -1: unknown)
+//   gpu UUID BUS_ID NUMA_NODE MODEL    begins a GPU (NUMA_NODE -1: not supported, -2: all of two)
 //   mig UUID                           an instance of it
 //   used BYTES                         of the GPU's memory
 //   process PID BYTES                  that holds some of it
@@ -168,8 +168,8 @@ int nvmlDeviceGetMemoryAffinity(void* handle, unsigned, unsigned long* nodes, un
   Gpu gpu;
   size_t slice = 0;
   if (!Find(handle, &gpu, &slice)) return kInvalid;
-  if (gpu.node < 0) return kNotSupported;
-  nodes[0] = 1UL << gpu.node;
+  if (gpu.node == -1) return kNotSupported;
+  nodes[0] = gpu.node == -2 ? 3 : 1UL << gpu.node;
   return 0;
 }
 int nvmlDeviceGetMigMode(void* handle, unsigned* current, unsigned* pending) {
