@@ -1,12 +1,17 @@
 #include "launcher/cli/dry_run.h"
 
+#include <sys/utsname.h>
+
 #include <algorithm>
+#include <iterator>
+#include <map>
 #include <nlohmann/json.hpp>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "common/files.h"
+#include "launcher/agent/worker_environment.h"
 
 namespace ddprun::cli {
 namespace {
@@ -79,6 +84,78 @@ std::string Configuration(const std::string& config_json) {
   return text;
 }
 
+// Variables whose values hold a port that is not chosen yet.
+bool NamesPort(const std::string& variable) {
+  return variable == "MASTER_PORT" || variable == "PADDLE_MASTER" ||
+         variable == "PADDLE_CURRENT_ENDPOINT" || variable == "PADDLE_TRAINER_ENDPOINTS";
+}
+
+// What the agent will give the worker of a rank, without what ddprun itself has.
+std::map<std::string, std::string> AddedTo(const RunPlan& plan, const Surroundings& here,
+                                           uint32_t rank) {
+  v1::StartWorkers order;
+  *order.mutable_spec() = plan.spec;
+  order.set_job_id(plan.spec.job_id());
+  order.set_generation(1);
+  order.set_world_size(plan.world_size);
+  order.set_local_world_size(plan.world_size);
+  order.set_group_world_size(1);
+  order.set_master_address("127.0.0.1");
+  agent::NodeFacts facts;
+  utsname system = {};
+  if (uname(&system) == 0) facts.node = system.nodename;
+  facts.node = facts.node.substr(0, facts.node.find('.'));
+  facts.master_port = plan.spec.launching().master_port();
+  facts.places = plan.places.workers;
+  std::map<std::string, std::string> added = agent::WorkerEnvironment(order, facts, rank);
+  for (auto entry = added.begin(); entry != added.end();) {
+    const auto own = here.environment.find(entry->first);
+    const bool same = own != here.environment.end() && own->second == entry->second;
+    const bool open = facts.master_port == 0 && NamesPort(entry->first);
+    // A resumed job says later where it goes on.
+    const bool later =
+        plan.spec.resume() &&
+        (entry->first == "DDPRUN_GENERATION" || entry->first == "DDPRUN_RESUME_FROM" ||
+         entry->first == "DDPRUN_RESUME_STEP" || entry->first == "TORCHELASTIC_ERROR_FILE");
+    entry = same || open || later || entry->first == "DDPRUN_TRAIN_CONFIG" ? added.erase(entry)
+                                                                           : std::next(entry);
+  }
+  return added;
+}
+
+std::string EnvironmentText(const RunPlan& plan, const Surroundings& here) {
+  const uint32_t shown = std::min(plan.world_size, kRanksShown);
+  std::vector<std::map<std::string, std::string>> added;
+  for (uint32_t rank = 0; rank < shown; ++rank) added.push_back(AddedTo(plan, here, rank));
+  const auto same_for_all = [&](const std::string& name, const std::string& value) {
+    return std::all_of(added.begin(), added.end(), [&](const auto& of_rank) {
+      const auto found = of_rank.find(name);
+      return found != of_rank.end() && found->second == value;
+    });
+  };
+  std::string text = "environment of every worker, besides that of ddprun:\n";
+  std::vector<std::string> lines(shown);
+  for (uint32_t rank = 0; rank < shown; ++rank) {
+    for (const auto& [name, value] : added[rank]) {
+      const std::string variable = absl::StrCat(name, "=", Quoted(value));
+      if (!same_for_all(name, value)) {
+        absl::StrAppend(&lines[rank], " ", variable);
+      } else if (rank == 0) {
+        absl::StrAppend(&text, "  ", variable, "\n");
+      }
+    }
+  }
+  if (plan.spec.launching().master_port() == 0) {
+    text += "  MASTER_PORT, PADDLE_MASTER and Paddle's endpoints: a free port, held at the start\n";
+  }
+  text += "  DDPRUN_SOCKET_FD, DDPRUN_PAGE_FD: connections to ddprun\n";
+  if (shown > 1) text += "environment that differs:\n";
+  for (uint32_t rank = 0; rank < shown && shown > 1; ++rank) {
+    absl::StrAppend(&text, "  rank ", rank, ":", lines[rank], "\n");
+  }
+  return text;
+}
+
 }  // namespace
 
 std::string DryRunText(const Options& options, const RunPlan& plan, const Surroundings& here) {
@@ -93,11 +170,7 @@ std::string DryRunText(const Options& options, const RunPlan& plan, const Surrou
       " s; lease ",
       spec.lease_seconds() > 0 ? absl::StrCat(spec.lease_seconds(), " s") : std::string("none"),
       "\n");
-  absl::StrAppend(
-      &text,
-      "added to the environment, besides torchrun's, Paddle's and ddprun's own variables:\n");
-  for (const std::string& variable : plan.variables) absl::StrAppend(&text, "  ", variable, "\n");
-  if (plan.variables.empty()) absl::StrAppend(&text, "  nothing\n");
+  if (options.command == Command::kRun) absl::StrAppend(&text, EnvironmentText(plan, here));
   if (!spec.train_config_json().empty())
     absl::StrAppend(&text, Configuration(spec.train_config_json()));
   for (const std::string& note : plan.places.notes) absl::StrAppend(&text, "note: ", note, "\n");

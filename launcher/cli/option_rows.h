@@ -32,6 +32,7 @@ OptionRowList FailureRows();
 OptionRowList WatchRows();
 OptionRowList NodeRows();
 OptionRowList TorchrunRows();
+OptionRowList PythonOnlyRows();
 OptionRowList RendezvousRows();
 OptionRowList LogsRows();
 OptionRowList OtherRows();

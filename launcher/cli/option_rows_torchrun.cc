@@ -78,6 +78,12 @@ OptionRowList TorchrunRows() {
          return StoreOption(ParseLocalRanks(v), &o->torchrun.local_ranks_shown);
        },
        "LOCAL_RANKS_FILTER"},
+  };
+}
+
+// Only torchrun's own defaults can be had, or nothing.
+OptionRowList PythonOnlyRows() {
+  return {
       {"--duplicate-stdout-filters", "LIST", kJobCommands, kGroupTorchrun,
        "Not available: search the log files",
        [](OptionText, Options*) { return absl::InvalidArgumentError(kNoFilters); },

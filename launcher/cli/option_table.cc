@@ -40,7 +40,7 @@ const std::vector<OptionRow>& OptionRows() {
   static const std::vector<OptionRow>* const rows = [] {
     auto* all = new std::vector<OptionRow>(WhatRows());
     for (const auto& part : {WhereRows(), FailureRows(), WatchRows(), NodeRows(), TorchrunRows(),
-                             RendezvousRows(), LogsRows(), OtherRows()}) {
+                             RendezvousRows(), PythonOnlyRows(), LogsRows(), OtherRows()}) {
       all->insert(all->end(), part.begin(), part.end());
     }
     return all;

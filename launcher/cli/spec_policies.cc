@@ -65,6 +65,19 @@ void DropStopSignals(const std::vector<int32_t>& stops, v1::Supervision* s) {
                    forwarded->end());
 }
 
+// Variables of torchrun's agent that nothing here answers.
+void NoteUnusedVariables(const Surroundings& here, RunPlan* plan) {
+  if (here.Variable("TORCHELASTIC_ENABLE_FILE_TIMER") == "1") {
+    plan->notes.push_back(
+        "TORCHELASTIC_ENABLE_FILE_TIMER=1: nothing here listens to torch's timers; see "
+        "--hang-timeout");
+  }
+  if (!here.Variable("TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE").empty()) {
+    plan->notes.push_back(
+        "TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE: lines are marked [rank] here, always");
+  }
+}
+
 }  // namespace
 
 void FillPolicies(const Options& o, const v1::JobSpec* before, v1::JobSpec* spec) {
@@ -180,6 +193,7 @@ absl::Status FillLaunching(const Options& o, const Surroundings& here, const v1:
     variables[kSignalsVariable] = o.stop_signals ? SignalNames(*o.stop_signals) : kTorchrunsSignals;
   }
   if (t.virtual_local_rank) launching->set_virtual_local_rank(true);
+  NoteUnusedVariables(here, plan);
   const auto visible = here.environment.find("CUDA_VISIBLE_DEVICES");
   if (launching->virtual_local_rank() && spec.gpus().empty() && visible != here.environment.end()) {
     const std::vector<std::string> devices = absl::StrSplit(visible->second, ',');

@@ -1,5 +1,10 @@
 if(TARGET ddprun_cli)
   ddprun_test(NAME cli_options_test LABEL unit SOURCES unit/cli_options_test.cc LIBS ddprun_cli)
+  ddprun_test(NAME cli_supervision_options_test LABEL unit SOURCES unit/cli_supervision_options_test.cc
+              unit/cli_folder.cc LIBS ddprun_cli)
+  ddprun_test(NAME cli_torchrun_test LABEL unit SOURCES unit/cli_torchrun_test.cc unit/cli_folder.cc LIBS ddprun_cli)
+  ddprun_test(NAME worker_environment_test LABEL unit SOURCES unit/worker_environment_test.cc
+              LIBS ddprun_worker_environment)
   ddprun_test(NAME cli_view_test LABEL unit SOURCES unit/cli_view_test.cc LIBS ddprun_cli)
   ddprun_test(NAME cli_preflight_test LABEL unit SOURCES unit/cli_preflight_test.cc
               unit/cli_folder.cc LIBS ddprun_cli)
@@ -7,7 +12,7 @@ if(TARGET ddprun_cli)
               LIBS ddprun_cli)
   ddprun_test(NAME cli_signals_test LABEL process SOURCES unit/cli_signals_test.cc unit/cli_folder.cc
               unit/cli_process.cc LIBS ddprun_cli)
-  foreach(test cli_options_test cli_view_test cli_preflight_test cli_binary_test cli_signals_test)
+  foreach(test cli_options_test cli_supervision_options_test cli_torchrun_test worker_environment_test cli_view_test cli_preflight_test cli_binary_test cli_signals_test)
     target_link_options(${test} PRIVATE -no-pie)
   endforeach()
   foreach(test cli_binary_test cli_signals_test)
