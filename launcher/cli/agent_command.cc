@@ -117,8 +117,11 @@ int RunAgent(const Options& options, const Surroundings& here) {
   std::string reason;
   {
     SignalThread signals([&](int signal) {
-      // SIGUSR2 is the coordinator's to answer, which knows the whole job.
-      if (signal == SIGUSR2) return;
+      // The coordinator's to answer, which knows the whole job. An agent that stopped itself would
+      // lose its lease, and the workers with it.
+      for (int other : {SIGUSR1, SIGUSR2, SIGTSTP, SIGCONT}) {
+        if (signal == other) return;
+      }
       left_by = signal;
       (*agent)->Leave(absl::StrCat("it got SIG", sigabbrev_np(signal)));
     });

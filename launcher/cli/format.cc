@@ -105,6 +105,22 @@ std::string EventLine(const Json& event) {
   if (name == "generation_started") return GenerationStarted(event);
   if (name == "restart_scheduled") return RestartScheduled(event);
   if (name == "worker_exited") return WorkerExited(event);
+  if (name == "job_paused") {
+    return "paused: the workers stand still (fg, or SIGCONT to ddprun, lets them go on)";
+  }
+  if (name == "job_continued") {
+    return absl::StrCat("continued after ", Duration(Get<double>(event, "seconds", 0)));
+  }
+  if (name == "hang_found") {
+    return absl::StrCat("generation ", Get<uint64_t>(event, "generation", 0),
+                        " stands still: ", Text(event, "reason"),
+                        "; stopping it; where each rank stands: ", Text(event, "report"),
+                        " in the run folder");
+  }
+  if (name == "hang_over") {
+    return absl::StrCat("rank ", Get<int64_t>(event, "rank", -1), " stood still for ",
+                        Duration(Get<double>(event, "seconds", 0)), " and has moved again");
+  }
   if (name == "node_lost") {
     return absl::StrCat("node ", Text(event, "node"), " was lost: ", Text(event, "reason"));
   }
@@ -172,7 +188,9 @@ void AddFailure(const Json& failure, const SummaryContext& context,
     lines->push_back(absl::StrCat("  logs: ", context.run_dir, "/logs/g", generation, "/"));
     return;
   }
-  const bool ended = pid != 0;
+  // One that ddprun has ended (a hang) has no end of its own.
+  const bool ended =
+      pid != 0 && (!Text(failure, "signal").empty() || Get<int64_t>(failure, "exit_code", 0) != 0);
   std::string cause = absl::StrCat("  cause: rank ", rank, node.empty() ? "" : " on node ", node,
                                    ended ? absl::StrCat(", pid ", pid, ", ", Ending(failure)) : "");
   // The reason often begins with the same words.

@@ -7,9 +7,11 @@
 
 #include <grpcpp/grpcpp.h>
 
+#include <condition_variable>
 #include <memory>
 #include <mutex>
 #include <thread>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "ddprun/v1/coordinator.grpc.pb.h"
@@ -19,7 +21,9 @@ namespace ddprun::cli {
 
 class JobSession {
  public:
-  JobSession(const std::shared_ptr<grpc::Channel>& channel, View* view);
+  // `stop_signals`: those that end the job.
+  JobSession(const std::shared_ptr<grpc::Channel>& channel, View* view,
+             std::vector<int> stop_signals);
   ~JobSession();
 
   absl::Status Submit(const v1::JobSpec& spec);
@@ -35,12 +39,24 @@ class JobSession {
 
  private:
   void Watch();
+  void Stop(int signal);
+  // Ctrl-Z and fg.
+  void Pause();
+  void Continue();
+  // Waits until the workers stand still, or the job is over, for a bounded time.
+  void AwaitPaused();
 
   std::unique_ptr<v1::CoordinatorService::Stub> stub_;
   View& view_;
   std::mutex view_mutex_;
   v1::JobSpec spec_;
-  int stops_ = 0;  // of the signal thread
+  std::vector<int> stop_signals_;
+  int stops_ = 0;        // of the signal thread
+  bool paused_ = false;  // likewise
+  std::mutex pause_mutex_;
+  std::condition_variable pause_changed_;
+  bool workers_paused_ = false;
+  bool watch_over_ = false;
   grpc::ClientContext watch_context_;
   std::thread watcher_;
 };

@@ -43,7 +43,10 @@ int main(int argc, char** argv) {
     return 0;
   }
   if (options->command == Command::kLogs) return ddprun::cli::RunLogs(options->logs);
-  ddprun::cli::BlockSignals();
+  std::vector<int> signals = options->stop_signals.value_or(ddprun::cli::kStopSignals);
+  const std::vector<int> forwarded = options->forwarded_signals.value_or(std::vector<int32_t>{});
+  signals.insert(signals.end(), forwarded.begin(), forwarded.end());
+  ddprun::cli::BlockSignals(signals);
   MeasureClockMeanwhile();
   const ddprun::cli::Surroundings here = ddprun::cli::LookAround(command_line);
   // gRPC's own complaints on standard error would bury ours; after LookAround, so that workers do

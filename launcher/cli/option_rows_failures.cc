@@ -117,7 +117,7 @@ OptionRowList WatchRows() {
          return StoreOption(ParseForwardedSignals(v), &o->forwarded_signals);
        }},
       {"--signals-to-handle", "LIST", kJobCommands, kGroupWatch,
-       "Signals that stop the job. Default SIGTERM,SIGINT,SIGHUP",
+       "Signals that stop the job. Default SIGTERM,SIGINT,SIGHUP,SIGQUIT",
        [](OptionText v, Options* o) { return StoreOption(ParseStopSignals(v), &o->stop_signals); },
        "SIGNALS_TO_HANDLE"},
       {"--gpu-memory-wait", "TIME", kJobCommands, kGroupWatch,

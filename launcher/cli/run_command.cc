@@ -86,7 +86,8 @@ class JobRun {
     auto started = coordinator::CoordinatorServer::Start(std::move(server));
     if (!started.ok()) return started.status();
     server_ = *std::move(started);
-    session_.emplace(server_->InProcessChannel(), &view_);
+    session_.emplace(server_->InProcessChannel(), &view_,
+                     options_.stop_signals.value_or(kStopSignals));
     absl::Status status = session_->Submit(plan_.spec);
     if (!status.ok()) return status;
     SayStart(plan_, &view_);

@@ -18,23 +18,31 @@ namespace {
 // one wish, told twice by the same sender. For SIGINT the time is short, since scripts stand in for
 // a person's second Ctrl-C (one that comes from the terminal has no sender and always counts).
 std::chrono::milliseconds SameWish(uint32_t signal) {
-  return std::chrono::milliseconds(signal == SIGINT ? 20 : signal == SIGUSR2 ? 0 : 1000);
+  const bool stops = signal == SIGTERM || signal == SIGHUP || signal == SIGQUIT;
+  return std::chrono::milliseconds(signal == SIGINT ? 20 : stops ? 1000 : 0);
+}
+
+std::vector<int>& ListedSignals() {
+  static auto* listed = new std::vector<int>;
+  return *listed;
 }
 
 sigset_t HandledSignals() {
   sigset_t set;
   sigemptyset(&set);
-  for (int signal : {SIGINT, SIGTERM, SIGUSR2}) sigaddset(&set, signal);
+  for (int signal : {SIGUSR1, SIGUSR2, SIGTSTP, SIGCONT}) sigaddset(&set, signal);
+  for (int signal : ListedSignals()) sigaddset(&set, signal);
   struct sigaction hangup = {};
-  if (sigaction(SIGHUP, nullptr, &hangup) == 0 && hangup.sa_handler != SIG_IGN) {
-    sigaddset(&set, SIGHUP);
+  if (sigaction(SIGHUP, nullptr, &hangup) == 0 && hangup.sa_handler == SIG_IGN) {
+    sigdelset(&set, SIGHUP);
   }
   return set;
 }
 
 }  // namespace
 
-void BlockSignals() {
+void BlockSignals(const std::vector<int>& listed) {
+  ListedSignals() = listed;
   const sigset_t set = HandledSignals();
   sigprocmask(SIG_BLOCK, &set, nullptr);
   signal(SIGPIPE, SIG_IGN);

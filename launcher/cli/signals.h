@@ -1,16 +1,23 @@
-// Signals as calls: one thread waits for SIGINT, SIGTERM, SIGHUP and SIGUSR2, and calls a handler
-// that may do anything, since it is no signal handler.
+// Signals as calls: one thread waits for those that stop, those that are passed on, SIGUSR1,
+// SIGUSR2, SIGTSTP and SIGCONT, and calls a handler that may do anything, since it is no signal
+// handler.
 //
 // BlockSignals must run before any thread is made, so that all threads have them blocked. A SIGHUP
 // that was ignored at the start (nohup) stays ignored, here and in the workers. SIGPIPE is ignored.
 #pragma once
 
+#include <csignal>
 #include <functional>
 #include <thread>
+#include <vector>
 
 namespace ddprun::cli {
 
-void BlockSignals();
+// What torchrun stops at, too.
+inline const std::vector<int> kStopSignals = {SIGTERM, SIGINT, SIGHUP, SIGQUIT};
+
+// `listed`: those that stop or are passed on. Others keep their effect on this process.
+void BlockSignals(const std::vector<int>& listed);
 
 class SignalThread {
  public:

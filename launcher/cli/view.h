@@ -18,11 +18,14 @@ class View {
  public:
   // Without a terminal, progress is shown at most so often.
   static constexpr double kPlainProgressSeconds = 10;
+  static constexpr double kFlushSeconds = 1;
 
   // `nodes_wanted` > 1 shows who comes; `console` outlives the view.
   View(Console* console, uint32_t nodes_wanted) : console_(*console), nodes_wanted_(nodes_wanted) {}
 
   void Say(const std::string& line) { console_.Say("ddprun: " + line); }
+  // Waits until all that was said so far is written, for a bounded time.
+  void Flush() { console_.Flush(kFlushSeconds); }
   // One line of events.jsonl.
   void OnEvent(std::string_view json, double now_seconds);
   // Says who is still missing, when nodes are awaited. To be called now and then.

@@ -124,8 +124,11 @@ void Dispatch(Turn& turn, Node& node, const v1::AgentMessage& message) {
     case M::kNodeUnhealthy:
       return HandleUnhealthy(turn, node, message.node_unhealthy());
     case M::kWorkerStalled:
+      return HandleWorkerStalled(turn, message.worker_stalled());
     case M::kWorkersExamined:
+      return HandleWorkersExamined(turn, node, message.workers_examined());
     case M::kWorkersSignalled:
+      return HandleWorkersSignalled(turn, node, message.workers_signalled());
     case M::kHello:
     case M::MESSAGE_NOT_SET:
       return;
@@ -180,6 +183,7 @@ std::vector<Effect> Step(State& state, const Event& event, int64_t now_ns) {
   if (const auto* e = std::get_if<ControlAsked>(&event)) HandleControl(turn, *e);
   if (const auto* e = std::get_if<HookEnded>(&event)) HandleHookEnded(turn, *e);
   if (std::holds_alternative<TimePassed>(event)) HandleTime(turn);
+  TellPaused(turn);
   return out;
 }
 

@@ -111,6 +111,11 @@ struct DropStaging {
   uint64_t step = 0;
 };
 // --on-failure, after a failed generation; nobody waits for it. (--on-finish is part of FinishJob.)
+// The report on a hang (hang_report.h).
+struct WriteHangReport {
+  std::string name;  // without .json or .txt; relative to the run folder
+  nlohmann::ordered_json report;
+};
 struct RunHook {
   FailureRecord failure;
   Outcome decision;  // status "" when the job goes on
@@ -119,7 +124,7 @@ struct FinishJob {
   Outcome outcome;
 };
 using Effect = std::variant<SendToNode, CloseNode, RecordEvent, PersistGeneration, ChooseResume,
-                            CommitCheckpoint, DropStaging, RunHook, FinishJob>;
+                            CommitCheckpoint, DropStaging, WriteHangReport, RunHook, FinishJob>;
 
 // Performs one transition. `now_ns` is monotonic and never goes back.
 std::vector<Effect> Step(State& state, const Event& event, int64_t now_ns);

@@ -86,6 +86,7 @@ void AddShards(Turn& turn, PendingCheckpoint& checkpoint, const v1::CheckpointFa
 
 void AskToStop(Turn& turn, const ControlAsked& asked) {
   State& s = turn.state;
+  AskToContinue(turn);  // a stopped process cannot leave in its own way
   const bool again = s.stop.requested;
   s.stop.requested = true;
   s.stop.kill = s.stop.kill || asked.action == v1::ControlRequest::KILL;
@@ -133,6 +134,10 @@ void HandleControl(Turn& turn, const ControlAsked& asked) {
     case v1::ControlRequest::SIGNAL:
       if (s.phase == Phase::kRunning) PassSignalOn(turn, asked.signal);
       return;
+    case v1::ControlRequest::PAUSE:
+      return AskToPause(turn);
+    case v1::ControlRequest::CONTINUE:
+      return AskToContinue(turn);
     default:
       return;
   }

@@ -24,13 +24,13 @@ int64_t TimeLimitNs(const State& state) {
 int64_t InitDeadlineNs(const State& state) {
   const double seconds = state.spec.supervision().init_timeout_seconds();
   const Generation& g = state.generation;
-  if (seconds <= 0 || state.phase != Phase::kRunning) return 0;
+  if (seconds <= 0 || state.phase != Phase::kRunning || state.pause.wanted) return 0;
   const bool trainer = !state.spec.train_config_json().empty();
   const int64_t from_ns = trainer ? g.started_ns : g.first_ready_ns;
   const bool all = std::all_of(g.workers.begin(), g.workers.end(),
                                [](const Worker& w) { return w.ready || w.exited; });
   if (from_ns == 0 || all) return 0;
-  return from_ns + static_cast<int64_t>(seconds * kSecondNs);
+  return from_ns + g.paused_ns + static_cast<int64_t>(seconds * kSecondNs);
 }
 
 // L65: a rank that hangs while communicators are made holds all the others.
@@ -71,6 +71,11 @@ void ReachTimeLimit(Turn& turn) {
   AskToStop(turn, {v1::ControlRequest::STOP, 0});
 }
 
+// Nodes need not come in time while everything stands still.
+bool WaitsPaused(const State& state) {
+  return state.pause.wanted && state.phase == Phase::kWaiting;
+}
+
 }  // namespace
 
 void HandleTime(Turn& turn) {
@@ -81,6 +86,8 @@ void HandleTime(Turn& turn) {
   if (limit_ns != 0 && turn.now_ns >= limit_ns) ReachTimeLimit(turn);
   const int64_t init_ns = InitDeadlineNs(s);
   if (init_ns != 0 && turn.now_ns >= init_ns) EndForInitTimeout(turn);
+  const auto& examination = s.generation.examination;
+  if (examination && turn.now_ns >= examination->deadline_ns) ConcludeExamination(turn);
   if (s.stop_deadline_ns != 0 && turn.now_ns >= s.stop_deadline_ns) {
     s.stop_deadline_ns = 0;
     if (s.phase == Phase::kRunning) {
@@ -91,7 +98,7 @@ void HandleTime(Turn& turn) {
   const bool over = s.not_before_ns != 0 && turn.now_ns >= s.not_before_ns;
   if (over) s.not_before_ns = 0;
   if (s.phase == Phase::kWaiting && (call || over)) MaybePlanGeneration(turn);
-  if (s.deadline_ns == 0 || turn.now_ns < s.deadline_ns) return;
+  if (s.deadline_ns == 0 || turn.now_ns < s.deadline_ns || WaitsPaused(s)) return;
   switch (s.phase) {
     case Phase::kWaiting:
       s.deadline_ns = 0;
@@ -120,13 +127,14 @@ int64_t NextDeadlineNs(const State& state) {
   auto consider = [&next](int64_t when) {
     if (when != 0 && (next == 0 || when < next)) next = when;
   };
-  consider(state.deadline_ns);
+  if (!WaitsPaused(state)) consider(state.deadline_ns);
+  if (state.generation.examination) consider(state.generation.examination->deadline_ns);
   consider(state.stop_deadline_ns);
   consider(TimeLimitNs(state));
   consider(InitDeadlineNs(state));
   consider(NextLetInNs(state));
   if (state.phase == Phase::kWaiting) {
-    consider(state.last_call_ns);
+    if (!WaitsPaused(state)) consider(state.last_call_ns);
     consider(state.not_before_ns);
   }
   if (state.spec.lease_seconds() > 0) {

@@ -54,7 +54,7 @@ void WaitForNodes(Turn& turn) {
 
 void MaybePlanGeneration(Turn& turn) {
   State& s = turn.state;
-  if (s.phase != Phase::kWaiting || turn.now_ns < s.not_before_ns) return;
+  if (s.phase != Phase::kWaiting || turn.now_ns < s.not_before_ns || s.pause.wanted) return;
   const bool stale = std::any_of(s.nodes.begin(), s.nodes.end(), [](const auto& entry) {
     return entry.second.stale_generation != 0;
   });
@@ -86,6 +86,8 @@ void StartGeneration(Turn& turn, const ResumeChosen& chosen) {
   State& s = turn.state;
   Generation& g = s.generation;
   if (s.phase != Phase::kChoosing || chosen.generation != g.number) return;
+  s.pause.start_held = s.pause.wanted;
+  if (s.pause.wanted) return;  // looked up again when the pause is over
   for (const auto& bad : chosen.rejected) {
     turn.Record("checkpoint_rejected",
                 {{"step", bad.step}, {"path", bad.path}, {"reason", bad.reason}});
@@ -134,6 +136,7 @@ void EndGeneration(Turn& turn, bool failed, const std::string& reason, v1::StopW
     g.end_reason = reason;
     g.ended_ns = turn.now_ns;
     g.agreement.reset();
+    g.examination.reset();
     g.values.clear();
     g.awaits.clear();
     if (g.checkpoint && !g.checkpoint->committing) DropCheckpoint(turn, "the generation ended");

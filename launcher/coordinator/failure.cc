@@ -89,6 +89,7 @@ FailureRecord MakeFailure(const State& state, bool before_start) {
     if (g.blamed_rank >= 0 && g.blamed_rank < static_cast<int64_t>(g.workers.size())) {
       AddWorker(g.workers[g.blamed_rank], failure);
     }
+    failure.exit_code = failure.signal = 0;  // its end was our doing
     failure.cause = g.ended_for;
     failure.reason = g.end_reason;
     failure.config = false;

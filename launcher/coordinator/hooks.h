@@ -18,7 +18,7 @@
 namespace ddprun::coordinator {
 
 struct Hook {
-  std::string name;  // on_failure, on_finish
+  std::string name;     // on_failure, on_finish
   std::string command;  // "": nothing is done
   uint64_t generation = 0;
   std::string report_path;

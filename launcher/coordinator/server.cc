@@ -9,10 +9,12 @@
 #include <thread>
 
 #include "absl/strings/str_cat.h"
+#include "common/boot_id.h"
 #include "common/files.h"
 #include "common/mailbox.h"
 #include "google/protobuf/util/json_util.h"
 #include "launcher/coordinator/checkpoint_store.h"
+#include "launcher/coordinator/hang_report.h"
 #include "launcher/coordinator/hooks.h"
 #include "launcher/coordinator/report.h"
 #include "launcher/coordinator/run_folder.h"
@@ -178,6 +180,7 @@ class CoordinatorServer::Impl {
     if (e.message.has_heartbeat_answer()) {
       e.message.mutable_heartbeat_answer()->set_sent_ns(static_cast<int64_t>(RealSeconds() * 1e9));
     }
+    if (e.message.has_welcome()) e.message.mutable_welcome()->set_boot_id(BootId());
     streams_.Send(e.node, e.incarnation, std::move(e.message));
   }
   void Do(CloseNode& e) { streams_.Close(e.node, e.incarnation, e.cut); }
@@ -213,6 +216,16 @@ class CoordinatorServer::Impl {
   }
   void Do(DropStaging& e) {
     io_.Post([this, e] { checkpoints_->DropStaging(e.generation, e.step); });
+  }
+  void Do(WriteHangReport& e) {
+    const std::string path = JoinPath(state_.spec.run_dir(), e.name);
+    absl::Status status = RunFolder::WriteReport(path + ".json", e.report);
+    if (status.ok()) {
+      status = ReplaceFile(PosixFileSystem(), path + ".txt", HangReportText(e.report));
+    }
+    if (!status.ok()) {
+      std::fprintf(stderr, "ddprun: %s\n", std::string(status.message()).c_str());
+    }
   }
   void Do(RunHook& e) {
     Hook hook = MakeHook("on_failure", state_.spec.supervision().on_failure());

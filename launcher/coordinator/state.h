@@ -95,6 +95,24 @@ struct EdgeAgreement {
   uint64_t step = 0;                   // once told
 };
 
+// A look at all workers of a generation in which one stands still (core_hang.cc).
+struct Examination {
+  uint32_t found_by = 0;  // the rank that was told first
+  double seconds = 0;
+  int64_t deadline_ns = 0;
+  std::set<std::string> awaited;               // nodes that have not answered
+  std::map<uint32_t, v1::WorkerPlace> places;  // by rank
+};
+
+// Ctrl-Z (core_pause.cc).
+struct Pause {
+  bool wanted = false;
+  bool told = false;
+  int64_t since_ns = 0;
+  std::set<std::string> paused_nodes;
+  bool start_held = false;  // the checkpoint of the next generation was chosen meanwhile
+};
+
 struct Generation {
   uint64_t number = 0;  // 0: none yet
   std::vector<Placement> placements;
@@ -122,6 +140,8 @@ struct Generation {
   std::optional<PendingCheckpoint> checkpoint;
   uint64_t settled_step = 0;  // newest step whose checkpoint was committed or dropped
   std::optional<v1::CheckpointFact> failed_ahead;  // a refusal of the step after the one committing
+  std::optional<Examination> examination;
+  int64_t paused_ns = 0;  // of its life, pauses that are over
   std::optional<EdgeAgreement> agreement;
   // Exchange: published values, and who waits for which.
   std::map<std::pair<std::string, std::string>, std::string> values;
@@ -219,6 +239,7 @@ struct State {
   uint64_t next_edge_id = 1;
   bool checkpoint_wanted = false;
   StopRequest stop;
+  Pause pause;
   History history;
   uint64_t restarts_before = 0;  // in earlier runs of this run folder
   uint64_t committed_step = 0;

@@ -60,6 +60,19 @@ void RefuseStale(Turn& turn, Node& node, const v1::AgentMessage& message);
 void HandlePublish(Turn& turn, Node& node, const v1::Publish& publish);
 void HandleAwait(Turn& turn, Node& node, const v1::Await& await);
 
+// core_hang.cc: what stands still.
+void HandleWorkerStalled(Turn& turn, const v1::WorkerStalled& stalled);
+void HandleWorkersExamined(Turn& turn, const Node& node, const v1::WorkersExamined& examined);
+// All have answered, or their time is over.
+void ConcludeExamination(Turn& turn);
+
+// core_pause.cc: Ctrl-Z and fg.
+void AskToPause(Turn& turn);
+void AskToContinue(Turn& turn);
+void HandleWorkersSignalled(Turn& turn, const Node& node, const v1::WorkersSignalled& signalled);
+// At the end of each Step: tells it once everything stands still.
+void TellPaused(Turn& turn);
+
 // core_checkpoint.cc: agreed steps, shards, commits, stops.
 void HandleCheckpointFact(Turn& turn, const v1::CheckpointFact& fact);
 void HandleCheckpointStored(Turn& turn, const CheckpointStored& stored);

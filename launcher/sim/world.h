@@ -80,6 +80,7 @@ class World {
   void Do(coordinator::ChooseResume& effect);
   void Do(coordinator::CommitCheckpoint& effect);
   void Do(coordinator::DropStaging& effect);
+  void Do(coordinator::WriteHangReport& effect);
   void Do(coordinator::RunHook& effect);
   void Do(coordinator::FinishJob& effect);
   void CommitDone(const SimEvent& event);

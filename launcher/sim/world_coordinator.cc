@@ -178,6 +178,7 @@ void World::CommitDone(const SimEvent& event) {
   StepCoordinator(stored);
 }
 
+void World::Do(coordinator::WriteHangReport&) {}
 void World::Do(coordinator::DropStaging& effect) {
   disk_.DropStaging(effect.generation, effect.step);
 }
