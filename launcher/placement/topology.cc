@@ -16,26 +16,25 @@ namespace {
 
 constexpr int kCpusMax = 8192;
 
-// Plugins of an hwloc that is installed here are not those of the one linked in, and some start
-// CUDA.
-class WithoutPlugins {
+// Sets an environment variable for as long as it lives.
+class ScopedVariable {
  public:
-  WithoutPlugins() {
-    if (const char* value = std::getenv(kVariable)) before_ = value;
-    setenv(kVariable, "", 1);
+  ScopedVariable(const char* name, const char* value) : name_(name) {
+    if (const char* before = std::getenv(name)) before_ = before;
+    setenv(name, value, 1);
   }
-  ~WithoutPlugins() {
+  ~ScopedVariable() {
     if (before_) {
-      setenv(kVariable, before_->c_str(), 1);
+      setenv(name_, before_->c_str(), 1);
     } else {
-      unsetenv(kVariable);
+      unsetenv(name_);
     }
   }
-  WithoutPlugins(const WithoutPlugins&) = delete;
-  WithoutPlugins& operator=(const WithoutPlugins&) = delete;
+  ScopedVariable(const ScopedVariable&) = delete;
+  ScopedVariable& operator=(const ScopedVariable&) = delete;
 
  private:
-  static constexpr const char* kVariable = "HWLOC_PLUGINS_PATH";
+  const char* name_;
   std::optional<std::string> before_;
 };
 
@@ -93,7 +92,10 @@ absl::StatusOr<Topology> Load(const std::string& source, Prepare prepare) {
 }  // namespace
 
 absl::StatusOr<Topology> ReadTopology() {
-  const WithoutPlugins without_plugins;
+  // Plugins of an hwloc that is installed here are not those of the one linked in, and some start
+  // CUDA.
+  const ScopedVariable without_plugins("HWLOC_PLUGINS_PATH", "");
+  const ScopedVariable without_complaints("HWLOC_HIDE_ERRORS", "2");
   return Load("of this machine", [](hwloc_topology_t, const std::string&) { return 0; });
 }
 

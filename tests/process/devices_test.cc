@@ -171,6 +171,31 @@ TEST(DevicesOnceTest, MemoryThatDoesNotBecomeFreeIsNamedAndTheJobGoesOn) {
                     HasSubstr("pid " + std::to_string(worker)), HasSubstr("starts all the same")));
 }
 
+// A GPU that has failed can hang whoever asks the driver: neither the job nor a stop waits for
+// that.
+TEST(DevicesOnceTest, ADriverThatHangsHoldsNobodyUp) {
+  FakeGpus gpus(kTwoGpus);
+  Launch launch(Mode::kTogether, 1,
+                Shell({"--max-restarts", "1", "--gpu-memory-wait", "0.2"},
+                      "if [ $DDPRUN_GENERATION = 1 ]; then sleep 60; fi"),
+                gpus.Environment());
+  Launch stopped(Mode::kTogether, 1, Shell({"--max-restarts", "1"}, "sleep 60"),
+                 gpus.Environment());
+  const pid_t worker = launch.WorkerPid(1, 0);
+  const pid_t other = stopped.WorkerPid(1, 0);
+  ASSERT_GT(worker, 0);
+  ASSERT_GT(other, 0);
+  gpus.Say(std::string(kTwoGpus) + "hang\n");
+  kill(worker, SIGKILL);
+  kill(other, SIGKILL);
+  ASSERT_TRUE(stopped.WaitForEvent("generation_started", 2, 20).has_value());
+  stopped.Signal(SIGTERM);
+  EXPECT_EQ(stopped.Wait(4).exit_code, 143);
+  const Finished finished = launch.Wait(20);
+  EXPECT_EQ(finished.exit_code, 0) << finished.output;
+  EXPECT_THAT(finished.output, HasSubstr("the GPU driver does not say which memory is in use"));
+}
+
 // A stop during the wait ends the job at once.
 TEST_P(DevicesTest, AStopDuringTheWaitIsObeyed) {
   FakeGpus gpus(kTwoGpus);
