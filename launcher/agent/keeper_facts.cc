@@ -5,9 +5,14 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <filesystem>
 #include <string_view>
+#include <system_error>
 
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
+#include "common/files.h"
 
 namespace ddprun::agent {
 namespace {
@@ -177,6 +182,35 @@ v1::AgentMessage ExitOf(const Packet& packet, const WorkerNotes& notes) {
   return message;
 }
 
+std::string EndOfFile(const std::string& path, off_t bytes_max) {
+  const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  if (fd < 0) return "";
+  struct stat info = {};
+  fstat(fd, &info);
+  const off_t from = std::max<off_t>(info.st_size - bytes_max, 0);
+  std::string text(static_cast<size_t>(info.st_size - from), '\0');
+  const ssize_t got = pread(fd, text.data(), text.size(), from);
+  close(fd);
+  text.resize(got > 0 ? static_cast<size_t>(got) : 0);
+  return text;
+}
+
+// <path>.<N> with the highest N; "" when there is none.
+std::string NewestRotated(const std::string& path) {
+  uint64_t newest = 0;
+  std::error_code error;
+  std::filesystem::directory_iterator end, entry(ParentPath(path), error);
+  for (; !error && entry != end; entry.increment(error)) {
+    absl::string_view name = entry->path().native();
+    uint64_t number = 0;
+    if (absl::ConsumePrefix(&name, path) && absl::ConsumePrefix(&name, ".") &&
+        absl::SimpleAtoi(name, &number)) {
+      newest = std::max(newest, number);
+    }
+  }
+  return newest == 0 ? "" : absl::StrCat(path, ".", newest);
+}
+
 }  // namespace
 
 std::optional<v1::AgentMessage> FactOf(const Packet& packet, WorkerNotes& notes) {
@@ -300,15 +334,9 @@ std::string StopPacketOf(const v1::StopWorkers& order) {
 
 std::vector<std::string> LogTail(const std::string& path) {
   std::vector<std::string> lines;
-  int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC);
-  if (fd < 0) return lines;
-  struct stat info = {};
-  fstat(fd, &info);
-  const off_t from = std::max<off_t>(info.st_size - kTailBytesMax, 0);
-  std::string text(static_cast<size_t>(info.st_size - from), '\0');
-  const ssize_t got = pread(fd, text.data(), text.size(), from);
-  close(fd);
-  text.resize(got > 0 ? static_cast<size_t>(got) : 0);
+  std::string text = EndOfFile(path, kTailBytesMax);
+  const off_t room = kTailBytesMax - static_cast<off_t>(text.size());
+  if (room > 0) text.insert(0, EndOfFile(NewestRotated(path), room));  // it was rotated lately
   size_t begin = 0;
   while (begin < text.size()) {
     size_t end = text.find_first_of("\n\r", begin);

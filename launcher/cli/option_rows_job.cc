@@ -88,7 +88,7 @@ OptionRowList WhereRows() {
          return StoreOption(ParseCount(v, 0, kLogFilesMax), &o->log_files);
        }},
       {"--keep-runs", "N", kJobCommands, kGroupWhere,
-       "At the start, removes the oldest ended runs beside the new one, so that at most N are "
+       "At the start, removes the oldest ended runs beside the new one, so that N ended ones are "
        "kept. Default: all are kept",
        [](OptionText v, Options* o) {
          return StoreOption(ParseCount(v, 1, kRunsKeptMax), &o->keep_runs);

@@ -11,6 +11,7 @@
 #include "launcher/cli/commands.h"
 #include "launcher/cli/dry_run.h"
 #include "launcher/cli/job_session.h"
+#include "launcher/cli/retention.h"
 #include "launcher/cli/run_dir.h"
 #include "launcher/cli/signals.h"
 #include "launcher/console/console.h"
@@ -43,6 +44,13 @@ void SayStart(const RunPlan& plan, View* view) {
                          "), run folder ", plan.shown_run_dir,
                          ", logs in logs/g<generation>/rank<rank>.log there"));
   for (const std::string& note : plan.notes) view->Say(note);
+}
+
+void MakeRoom(const std::string& run_dir, uint32_t keep) {
+  const Removed removed = RemoveOldRuns(run_dir, keep);
+  std::vector<std::string> lines = removed.problems;
+  if (removed.runs > 0) lines.push_back(RemovedLine(removed, keep));
+  for (const std::string& line : lines) std::fprintf(stderr, "ddprun: %s\n", line.c_str());
 }
 
 std::string HostOf(const std::string& address) {
@@ -180,6 +188,7 @@ int RunJob(const Options& options, const Surroundings& here) {
     PrintError(made);
     return kExitBadUsage;
   }
+  if (options.keep_runs) MakeRoom(plan->spec.run_dir(), *options.keep_runs);
   return JobRun(options, *plan, here).Run();
 }
 

@@ -185,6 +185,18 @@ TEST(Logs, WhereTheFilesAreIsSaid) {
   EXPECT_THAT(finished.output, HasSubstr("logs/g1/rank0.log"));
 }
 
+// The end of a log that has just been rotated is still what a failure is shown with.
+TEST(Logs, TheEndOfARotatedLogIsShownWithAFailure) {
+  Launch launch(
+      Mode::kTogether, 1,
+      Shell("seq -f 'line %g' 700; exit 3", {"--max-restarts", "0", "--log-max-size", "4K"}));
+  EXPECT_EQ(launch.Wait().exit_code, 3);
+  const auto tail = launch.Result()["first_failure"]["log_tail"];
+  ASSERT_EQ(tail.size(), 30u);
+  EXPECT_EQ(tail.front(), "line 671");
+  EXPECT_EQ(tail.back(), "line 700");
+}
+
 // S19, L76: `ddprun … | sleep`: output as fast as it can, nobody reads.
 TEST(Logs, AStoppedReaderBlocksNoWorkerFillsNoMemoryAndCostsNoByteInTheFile) {
   constexpr int64_t kBytes = 400'000'000;
