@@ -11,8 +11,6 @@
 #include <initializer_list>
 #include <vector>
 
-#include "absl/strings/str_cat.h"
-
 namespace ddprun::agent {
 namespace {
 
@@ -221,11 +219,11 @@ int64_t ErrorTimeNs(int64_t timestamp_seconds, int64_t file_time_ns) {
   return agrees ? file_time_ns : begin;
 }
 
-std::optional<v1::ErrorReport> ReadErrorFile(const std::string& path, std::string* problem) {
+std::optional<ErrorFile> ReadErrorFile(const std::string& path, std::string* problem) {
   // Not blocking: it may be anything, even a pipe.
   const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
   if (fd < 0) {
-    if (errno != ENOENT) *problem = absl::StrCat("it cannot be opened: ", strerrordesc_np(errno));
+    if (errno != ENOENT) *problem = std::string("it cannot be opened: ") + strerrordesc_np(errno);
     return std::nullopt;
   }
   struct stat info = {};
@@ -246,12 +244,8 @@ std::optional<v1::ErrorReport> ReadErrorFile(const std::string& path, std::strin
   const std::optional<ErrorFileContent> content =
       ParseErrorFile(std::string_view(bytes.data(), size), problem);
   if (!content) return std::nullopt;
-  v1::ErrorReport report;
-  report.set_message(content->message);
-  report.set_traceback(content->traceback);
-  report.set_time_ns(ErrorTimeNs(content->timestamp_seconds,
-                                 info.st_mtim.tv_sec * kSecond + info.st_mtim.tv_nsec));
-  return report;
+  const int64_t file_time_ns = info.st_mtim.tv_sec * kSecond + info.st_mtim.tv_nsec;
+  return ErrorFile{*content, ErrorTimeNs(content->timestamp_seconds, file_time_ns)};
 }
 
 }  // namespace ddprun::agent

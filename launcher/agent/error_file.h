@@ -13,8 +13,6 @@
 #include <string>
 #include <string_view>
 
-#include "ddprun/v1/agent.pb.h"
-
 namespace ddprun::agent {
 
 inline constexpr size_t kErrorFileBytesMax = size_t{1} << 20;  // what lies behind is not read
@@ -35,7 +33,11 @@ std::optional<ErrorFileContent> ParseErrorFile(std::string_view bytes, std::stri
 // order nothing), else the timestamp. Pure.
 int64_t ErrorTimeNs(int64_t timestamp_seconds, int64_t file_time_ns);
 
+struct ErrorFile {
+  ErrorFileContent content;
+  int64_t time_ns = 0;  // ErrorTimeNs of it
+};
 // nullopt without a problem: there is no such file.
-std::optional<v1::ErrorReport> ReadErrorFile(const std::string& path, std::string* problem);
+std::optional<ErrorFile> ReadErrorFile(const std::string& path, std::string* problem);
 
 }  // namespace ddprun::agent

@@ -87,8 +87,11 @@ std::vector<std::string> ExitEvidence::Explain(const ExitCircumstances& circumst
   // Also of those that we have stopped: an error may be older than our order.
   const std::string path = ErrorFilePath(order_, exited->rank());
   std::string problem;
-  std::optional<v1::ErrorReport> report = ReadErrorFile(path, &problem);
-  if (report) *exited->mutable_error() = std::move(*report);
+  if (const std::optional<ErrorFile> file = ReadErrorFile(path, &problem)) {
+    exited->mutable_error()->set_message(file->content.message);
+    exited->mutable_error()->set_traceback(file->content.traceback);
+    exited->mutable_error()->set_time_ns(file->time_ns);
+  }
   if (!problem.empty()) {
     lines.push_back(absl::StrCat("ddprun: the error file of rank ", exited->rank(), " (", path,
                                  ") is left aside: ", problem));

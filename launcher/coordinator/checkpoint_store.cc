@@ -2,12 +2,12 @@
 
 #include <algorithm>
 #include <functional>
-#include <nlohmann/json.hpp>
 
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "common/checksum.h"
+#include "launcher/coordinator/manifest_read.h"
 
 namespace ddprun::coordinator {
 namespace {
@@ -26,25 +26,17 @@ bool ParseStepName(const std::string& name, uint64_t* step) {
   return absl::SimpleAtoi(name.substr(sizeof kStepPrefix - 1), step) && StepName(*step) == name;
 }
 
-absl::Status CheckFile(FileSystem& files, const std::string& folder, const nlohmann::json& entry) {
-  if (!entry.is_object() || !entry.contains("name") || !entry["name"].is_string()) {
-    return absl::DataLossError("the manifest lists a file without a name");
-  }
-  const std::string name = entry["name"];
-  if (name.empty() || name.find('/') != std::string::npos) {
-    return absl::DataLossError(absl::StrCat("the manifest lists the file name \"", name, "\""));
-  }
-  absl::StatusOr<std::string> data = files.ReadFile(JoinPath(folder, name));
+absl::Status CheckFile(FileSystem& files, const std::string& folder, const ManifestFile& file) {
+  absl::StatusOr<std::string> data = files.ReadFile(JoinPath(folder, file.name));
   if (!data.ok()) return data.status();
-  const uint64_t bytes = entry.value("bytes", uint64_t{0});
-  if (data->size() != bytes) {
+  if (data->size() != file.bytes) {
     return absl::DataLossError(
-        absl::StrCat(name, " holds ", data->size(), " bytes instead of ", bytes));
+        absl::StrCat(file.name, " holds ", data->size(), " bytes instead of ", file.bytes));
   }
   const std::string hash = HashHex(Xxh3(data->data(), data->size()));
-  if (hash != entry.value("xxh3_128", "")) {
-    return absl::DataLossError(absl::StrCat(name, " has checksum ", hash, " instead of ",
-                                            entry.value("xxh3_128", "(none)")));
+  if (hash != file.xxh3_128) {
+    return absl::DataLossError(
+        absl::StrCat(file.name, " has checksum ", hash, " instead of ", file.xxh3_128));
   }
   return absl::OkStatus();
 }
@@ -112,24 +104,19 @@ void CheckpointStore::RemoveOld() {
 absl::Status CheckpointStore::Verify(const std::string& path) const {
   absl::StatusOr<std::string> text = files_.ReadFile(JoinPath(path, kManifest));
   if (!text.ok()) return text.status();
-  const nlohmann::json manifest = nlohmann::json::parse(*text, nullptr, false);
-  if (!manifest.is_object() || !manifest.contains("files") || !manifest["files"].is_array()) {
-    return absl::DataLossError("manifest.json is damaged");
-  }
-  if (manifest.value("format", 0) != 1) {
-    return absl::DataLossError("manifest.json has a format that this version does not know");
-  }
-  if (manifest.value("job_id", "") != job_id_) {
+  const absl::StatusOr<ManifestContent> manifest = ParseManifest(*text);
+  if (!manifest.ok()) return manifest.status();
+  if (manifest->job_id != job_id_) {
     return absl::DataLossError(
-        absl::StrCat("it belongs to job ", manifest.value("job_id", "(none)"), ", not ", job_id_));
+        absl::StrCat("it belongs to job ", manifest->job_id, ", not ", job_id_));
   }
   uint64_t step = 0;
   const std::string name = path.substr(path.rfind('/') + 1);
-  if (ParseStepName(name, &step) && manifest.value("step", uint64_t{0}) != step) {
+  if (ParseStepName(name, &step) && manifest->step != step) {
     return absl::DataLossError("manifest.json speaks of another step");
   }
-  for (const auto& entry : manifest["files"]) {
-    absl::Status status = CheckFile(files_, path, entry);
+  for (const ManifestFile& file : manifest->files) {
+    absl::Status status = CheckFile(files_, path, file);
     if (!status.ok()) return status;
   }
   return absl::OkStatus();

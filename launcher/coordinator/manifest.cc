@@ -7,6 +7,7 @@
 #include "absl/strings/str_split.h"
 #include "common/safetensors.h"
 #include "launcher/coordinator/checkpoint_store.h"
+#include "launcher/coordinator/manifest_read.h"
 
 namespace ddprun::coordinator {
 namespace {
@@ -57,6 +58,9 @@ absl::StatusOr<std::string> MakeManifest(FileSystem& files, const std::string& f
   Json list = Json::array();
   Json tensors = Json::array();
   for (const v1::ShardFile& file : commit.files) {
+    if (!IsShardName(file.name())) {
+      return absl::DataLossError("a rank reported a file whose name no checkpoint may have");
+    }
     const std::string path = JoinPath(folder, file.name());
     absl::StatusOr<uint64_t> bytes = files.FileBytes(path);
     if (!bytes.ok()) return bytes.status();

@@ -145,8 +145,8 @@ TEST_F(ErrorFileOnDisk, AFileOfAnySizeIsReadToItsBound) {
   std::string problem;
   const auto report = ReadErrorFile(path, &problem);
   ASSERT_TRUE(report) << problem;
-  EXPECT_EQ(report->message(), "first");
-  EXPECT_GT(report->time_ns(), 1'000'000'000 * kSecond);
+  EXPECT_EQ(report->content.message, "first");
+  EXPECT_GT(report->time_ns, 1'000'000'000 * kSecond);
 }
 
 }  // namespace
