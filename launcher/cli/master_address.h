@@ -9,6 +9,7 @@ namespace ddprun::cli {
 
 // INVALID_ARGUMENT names the option: an address that is another machine's or unknown, a port that
 // is taken. The agent holds the port later, and finds out for itself if it was taken meanwhile.
-absl::Status CheckMasterAddress(const v1::Launching& launching);
+// `by_endpoint`: it was --rdzv-endpoint that named them.
+absl::Status CheckMasterAddress(const v1::Launching& launching, bool by_endpoint);
 
 }  // namespace ddprun::cli

@@ -244,7 +244,9 @@ absl::StatusOr<RunPlan> PlanRun(const Options& options, const Surroundings& here
   }
   status = FillSpec(options, here, p.previous ? &p.previous->spec : nullptr, &p.plan);
   if (status.ok() && options.command == Command::kRun) {
-    status = CheckMasterAddress(p.plan.spec.launching());
+    status =
+        CheckMasterAddress(p.plan.spec.launching(), options.torchrun.rdzv_endpoint.has_value() &&
+                                                        !options.torchrun.standalone);
   }
   if (!status.ok()) return status;
   NoteResume(p);
