@@ -1,8 +1,9 @@
 # The cores of coordinator and agent, driven by hand: one scenario a rule.
 if(TARGET ddprun_coordinator_core)
-  foreach(subject policy root_cause generation resume stop checkpoint)
+  foreach(subject policy root_cause generation resume stop checkpoint hang)
     ddprun_test(NAME core_${subject}_test LABEL unit SOURCES unit/core_${subject}_test.cc unit/core_harness.cc
       LIBS ddprun_coordinator_core)
   endforeach()
+  ddprun_test(NAME lease_clock_test LABEL unit SOURCES unit/lease_clock_test.cc LIBS ddprun_agent_core)
   ddprun_test(NAME core_agent_test LABEL unit SOURCES unit/core_agent_test.cc LIBS ddprun_agent_core)
 endif()
