@@ -58,11 +58,13 @@ absl::Status FillLease(const Options& o, v1::JobSpec* spec) {
   return absl::OkStatus();
 }
 
-void FillEnvironment(const Surroundings& here, RunPlan* plan) {
+void FillEnvironment(const Options& o, const Surroundings& here, RunPlan* plan) {
   v1::JobSpec& spec = plan->spec;
   auto& environment = *spec.mutable_environment();
   std::vector<std::string> odd;
   for (const auto& [name, value] : here.environment) {
+    // Speaks of this machine's GPUs; an agent elsewhere has its own.
+    if (o.command == Command::kCoordinator && name == "CUDA_VISIBLE_DEVICES") continue;
     if (IsUtf8(name)) {
       environment[name] = value;
     } else {
@@ -115,7 +117,7 @@ absl::Status FillSpec(const Options& options, const Surroundings& here, const v1
   if (status.ok()) status = FillLease(options, &plan->spec);
   if (status.ok()) status = FillLogging(options, previous, &plan->spec);
   if (status.ok()) status = FillLaunching(options, here, previous, plan);
-  if (status.ok()) FillEnvironment(here, plan);
+  if (status.ok()) FillEnvironment(options, here, plan);
   if (status.ok()) status = FillPlaces(options, here, plan);
   return status;
 }

@@ -98,6 +98,7 @@ absl::Status PlaceDevices(Work& w) {
 absl::Status PlaceCpus(Work& w) {
   const std::string& wish = w.spec.launching().cpu_binding();
   std::vector<int> device_nodes;
+  device_nodes.reserve(w.plan.workers.size());
   for (const WorkerPlace& place : w.plan.workers) device_nodes.push_back(place.node);
   const size_t nodes = NodesOf(w.machine.topology, w.machine.allowed).size();
   if (wish.empty()) {

@@ -119,10 +119,12 @@ TEST_F(PreflightTest, DefaultsAreThoseOfTheDocuments) {
 }
 
 TEST_F(PreflightTest, ACoordinatorHasALeaseAndTakesWhatAgentsOffer) {
+  here_.environment["CUDA_VISIBLE_DEVICES"] = "3";
   const auto plan = Plan({"coordinator", "--listen", "h:0", "--nnodes", "2:3", "--", "true"});
   ASSERT_TRUE(plan.ok()) << plan.status();
   EXPECT_EQ(plan->spec.lease_seconds(), 3);
   EXPECT_EQ(plan->spec.processes_per_node(), 0u);
+  EXPECT_FALSE(plan->spec.environment().contains("CUDA_VISIBLE_DEVICES")) << "each node's own";
   EXPECT_EQ(plan->spec.nodes_min(), 2u);
   EXPECT_EQ(plan->world_size, 0u);
 }
