@@ -18,6 +18,7 @@ namespace ddprun::keeper {
 namespace {
 
 constexpr uint64_t kVoidPacketsToldMax = 10;  // then they are only counted
+constexpr uint64_t kLogNewsToldMax = 20;      // a disk may be full and not full very often
 
 std::string Line(int64_t rank, const std::string& text) {
   return "ddprun-keeper: rank " + std::to_string(rank) + ": " + text + "\n";
@@ -180,6 +181,7 @@ void Worker::PumpLog(AgentLink* agent, size_t bytes_max) {
     output_bytes_ += size;
     if (show) {
       agent->SendConsoleAlways(rank(), chunk, &console_dropped_);
+      console_in_line_ = chunk.back() != '\n';
     } else if (spec_->console) {
       console_dropped_ += size;
     }
@@ -189,7 +191,7 @@ void Worker::PumpLog(AgentLink* agent, size_t bytes_max) {
 
 void Worker::TellLogNews(AgentLink* agent) {
   const LogPump::News news = process_.log.TakeNews();
-  if (news == LogPump::News::kNone) return;
+  if (news == LogPump::News::kNone || ++log_news_told_ > kLogNewsToldMax) return;
   const std::string log = std::string("'") + spec_->log + "'";
   const char* why = strerrordesc_np(process_.log.last_error());
   std::string text;
@@ -208,7 +210,14 @@ void Worker::TellLogNews(AgentLink* agent) {
       text = "cannot rotate " + log + ": " + why + "; it grows beyond its limit until that works";
       break;
   }
-  agent->SendConsoleAlways(rank(), Line(rank(), text), &console_dropped_);
+  SayLine(agent, text);
+}
+
+void Worker::SayLine(AgentLink* agent, const std::string& text) {
+  // On a line of its own, also where the worker is in the middle of one.
+  std::string line = std::exchange(console_in_line_, false) ? "\n" : "";
+  line += Line(rank(), text);
+  agent->SendConsoleAlways(rank(), line, &console_dropped_);
 }
 
 void Worker::ReapAndTell(AgentLink* agent, int64_t time_ns) {
@@ -244,10 +253,8 @@ void Worker::CloseLog(AgentLink* agent) {
   poller_->Close(process_.log.pipe());
   const uint64_t lost = process_.log.bytes_lost();
   if (lost > 0) {
-    const std::string text =
-        Line(rank(), std::to_string(lost) + " bytes of its output are not in '" +
-                         std::string(spec_->log) + "', which could not be written");
-    agent->SendConsoleAlways(rank(), text, &console_dropped_);
+    SayLine(agent, std::to_string(lost) + " bytes of its output are not in '" +
+                       std::string(spec_->log) + "', which could not be written");
   } else if (console_dropped_ > 0) {
     agent->SendConsoleAlways(rank(), "", &console_dropped_);
   }

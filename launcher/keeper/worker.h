@@ -64,6 +64,7 @@ class Worker {
 
  private:
   void TellLogNews(AgentLink* agent);
+  void SayLine(AgentLink* agent, const std::string& text);
   void TellStartFailed(AgentLink* agent, const StartFailure& failure);
   void TellVoidPacket(AgentLink* agent, const std::string& problem);
   void TellFlood(AgentLink* agent);
@@ -84,6 +85,8 @@ class Worker {
   uint64_t void_packets_ = 0;
   uint64_t packets_dropped_ = 0;  // those to the worker
   uint64_t console_dropped_ = 0;  // bytes since its last Console packet
+  bool console_in_line_ = false;  // that packet ended in the middle of a line
+  uint64_t log_news_told_ = 0;
 };
 
 // What a page says, as the keys that Exited, Stalled and Places share.

@@ -1,10 +1,12 @@
 // ddprun-keeper and the files of a log: rotation, the index beside it, a disk that fills up.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sched.h>
 #include <sys/mount.h>
 #include <unistd.h>
 
 #include <cerrno>
+#include <csignal>
 #include <cstring>
 #include <filesystem>
 
@@ -73,6 +75,27 @@ TEST(KeeperLog, IndexHoldsTheTimeOfEachPart) {
   EXPECT_EQ(first.offset, 0u);
   EXPECT_GE(first.time_ns, keeper.Await("Started", 0).Integer("TIME_NS") - 1'000'000'000);
   EXPECT_LE(first.time_ns, keeper.Await("Exited", 0).Integer("TIME_NS") + 1'000'000'000);
+}
+
+// A crash at any moment of a rotation: the files in a row are the beginning of the stream.
+TEST(KeeperLog, AKilledKeeperLeavesTheBeginningOfTheStream) {
+  for (int round = 0; round < 10; ++round) {
+    KeeperOptions options{.workers = {Shell("exec seq -w 1 9999999")}};
+    options.further = {"LOG_BYTES_MAX=4096"};
+    KeeperProcess keeper(options);
+    keeper.Await("Started", 0);
+    const std::string log = keeper.LogPath(0);
+    const std::string awaited = log + "." + std::to_string(3 + 7 * round);
+    const auto deadline = Clock::now() + kPatience;
+    while (!fs::exists(awaited) && Clock::now() < deadline) sched_yield();
+    kill(keeper.pid(), SIGKILL);
+    keeper.AwaitExit();
+    const std::string stream = Stream(log);
+    ASSERT_GT(stream.size(), 4096u);
+    for (size_t line = 0; line < stream.size() / 8; ++line) {
+      ASSERT_EQ(std::stoull(stream.substr(line * 8, 7)), line + 1) << "round " << round;
+    }
+  }
 }
 
 // S19: a real disk that is full, and has room again later. Needs a mount, so root.
