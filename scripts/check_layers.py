@@ -44,7 +44,7 @@ BANNED = [
     ("worker/comm", TORCH, "communicators move plain memory"),
 ]
 # Decisions have no clock, thread, lock, log, input or output, or randomness in them.
-CORE = re.compile(r"launcher/(coordinator|agent)/(core\w*|ranks|restart_policy|root_cause|state|turn)\.(h|cc)$")
+CORE = re.compile(r"launcher/(coordinator|agent)/(core(?!_dump)\w*|ranks|restart_policy|root_cause|state|turn)\.(h|cc)$")
 CORE_BANNED = re.compile(r"^(thread|mutex|condition_variable|atomic|random|fstream|iostream|unistd\.h|sys/.*|"
                          r"spdlog/.*|absl/synchronization/.*|absl/time/clock\.h|grpc.*)$")
 INCLUDE = re.compile(r'^\s*#\s*include\s+[<"]([^>"]+)[>"]')
