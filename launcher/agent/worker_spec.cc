@@ -31,16 +31,13 @@ std::string SubstituteLocalRank(const std::string& argument, uint32_t local_rank
   std::string text;
   size_t i = 0;
   while (i < argument.size()) {
-    const bool braced = argument.compare(i, 2, "${") == 0;
-    if (argument[i] != '$') {
-      text += argument[i++];
-    } else if (argument.compare(i, 2, "$$") == 0) {
+    if (argument.compare(i, 2, "$$") == 0) {
       text += '$';
       i += 2;
-    } else if (braced && argument.compare(i, sizeof kName + 2, "${local_rank}") == 0) {
+    } else if (argument.compare(i, sizeof kName + 2, "${local_rank}") == 0) {
       absl::StrAppend(&text, local_rank);
       i += sizeof kName + 2;
-    } else if (!braced && NameAt(argument, i + 1) == kName) {
+    } else if (argument[i] == '$' && NameAt(argument, i + 1) == kName) {
       absl::StrAppend(&text, local_rank);
       i += sizeof kName;
     } else {

@@ -126,6 +126,7 @@ std::map<std::string, std::string> AddedTo(const RunPlan& plan, const Surroundin
 std::string EnvironmentText(const RunPlan& plan, const Surroundings& here) {
   const uint32_t shown = std::min(plan.world_size, kRanksShown);
   std::vector<std::map<std::string, std::string>> added;
+  added.reserve(shown);
   for (uint32_t rank = 0; rank < shown; ++rank) added.push_back(AddedTo(plan, here, rank));
   const auto same_for_all = [&](const std::string& name, const std::string& value) {
     return std::all_of(added.begin(), added.end(), [&](const auto& of_rank) {

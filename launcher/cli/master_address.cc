@@ -8,7 +8,6 @@
 #include <cerrno>
 #include <cstring>
 #include <memory>
-#include <string>
 
 #include "absl/strings/str_cat.h"
 
@@ -40,11 +39,10 @@ int PortError(int family, uint32_t port) {
 
 }  // namespace
 
-absl::Status CheckMasterAddress(const v1::Launching& launching, bool by_endpoint) {
+absl::Status CheckMasterAddress(const v1::Launching& launching, const std::string& option) {
   if (launching.master_address().empty() && launching.master_port() == 0) return absl::OkStatus();
   const std::string host =
       launching.master_address().empty() ? std::string("127.0.0.1") : launching.master_address();
-  const std::string option = by_endpoint ? "--rdzv-endpoint" : "--master-addr";
   addrinfo hints = {};
   hints.ai_socktype = SOCK_STREAM;
   addrinfo* results = nullptr;
@@ -70,8 +68,8 @@ absl::Status CheckMasterAddress(const v1::Launching& launching, bool by_endpoint
   const int error = launching.master_port() == 0 ? 0 : PortError(family, launching.master_port());
   if (error == 0) return absl::OkStatus();
   return absl::InvalidArgumentError(absl::StrCat(
-      by_endpoint ? "--rdzv-endpoint: port" : "--master-port", " ", launching.master_port(),
-      ": cannot be had for MASTER_PORT: ", strerrordesc_np(error),
+      option == "--rdzv-endpoint" ? "--rdzv-endpoint: port" : "--master-port", " ",
+      launching.master_port(), ": cannot be had for MASTER_PORT: ", strerrordesc_np(error),
       "; leave it away, and a free port is chosen"));
 }
 

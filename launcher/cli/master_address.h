@@ -2,6 +2,8 @@
 // nothing.
 #pragma once
 
+#include <string>
+
 #include "absl/status/status.h"
 #include "ddprun/v1/job.pb.h"
 
@@ -9,7 +11,7 @@ namespace ddprun::cli {
 
 // INVALID_ARGUMENT names the option: an address that is another machine's or unknown, a port that
 // is taken. The agent holds the port later, and finds out for itself if it was taken meanwhile.
-// `by_endpoint`: it was --rdzv-endpoint that named them.
-absl::Status CheckMasterAddress(const v1::Launching& launching, bool by_endpoint);
+// `option`: the one that named the address, for example --rdzv-endpoint.
+absl::Status CheckMasterAddress(const v1::Launching& launching, const std::string& option);
 
 }  // namespace ddprun::cli

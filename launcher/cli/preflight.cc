@@ -222,6 +222,16 @@ void NoteResume(Planning& p) {
   }
 }
 
+absl::Status CheckWishedAddress(const Options& o, v1::Launching launching) {
+  std::string option = "--master-addr";
+  if (o.torchrun.rdzv_endpoint && !o.torchrun.standalone) option = "--rdzv-endpoint";
+  if (launching.master_address().empty() && o.torchrun.local_address) {
+    launching.set_master_address(*o.torchrun.local_address);  // as the coordinator will
+    option = "--local-addr";
+  }
+  return CheckMasterAddress(launching, option);
+}
+
 }  // namespace
 
 absl::StatusOr<RunPlan> PlanRun(const Options& options, const Surroundings& here) {
@@ -244,9 +254,7 @@ absl::StatusOr<RunPlan> PlanRun(const Options& options, const Surroundings& here
   }
   status = FillSpec(options, here, p.previous ? &p.previous->spec : nullptr, &p.plan);
   if (status.ok() && options.command == Command::kRun) {
-    status =
-        CheckMasterAddress(p.plan.spec.launching(), options.torchrun.rdzv_endpoint.has_value() &&
-                                                        !options.torchrun.standalone);
+    status = CheckWishedAddress(options, p.plan.spec.launching());
   }
   if (!status.ok()) return status;
   NoteResume(p);

@@ -159,7 +159,7 @@ absl::StatusOr<std::vector<int32_t>> ParseStopSignals(const std::string& text) {
 }
 
 absl::StatusOr<uint64_t> ParseBytes(const std::string& text) {
-  const absl::Status bad = Wrong("give a size, for example 500K, 100M or 2G, or 0 for no limit");
+  absl::Status bad = Wrong("give a size, for example 500K, 100M or 2G, or 0 for no limit");
   std::string digits = text;
   if (absl::EndsWithIgnoreCase(digits, "iB")) {
     digits.resize(digits.size() - 2);

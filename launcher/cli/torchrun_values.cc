@@ -118,7 +118,7 @@ HostAndPort SplitEndpoint(const std::string& endpoint) {
 }
 
 absl::StatusOr<std::string> ParseEndpoint(const std::string& text) {
-  const absl::Status bad = Refused("give HOST:PORT, for example localhost:29400 or [::1]:29400");
+  absl::Status bad = Refused("give HOST:PORT, for example localhost:29400 or [::1]:29400");
   const size_t colon = text.rfind(':');
   std::string host = text;
   if (colon != std::string::npos && text.back() != ']') {

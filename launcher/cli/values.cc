@@ -59,7 +59,7 @@ absl::StatusOr<std::pair<uint32_t, uint32_t>> ParseNodes(const std::string& text
 }
 
 absl::StatusOr<double> ParseSeconds(const std::string& text) {
-  const absl::Status bad =
+  absl::Status bad =
       Bad("give seconds, or a time with a unit, for example 30, 0.5, 90s, 30m, 2h, 1d or 1h30m");
   double seconds = 0;
   size_t at = 0;

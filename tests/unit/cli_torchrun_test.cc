@@ -304,6 +304,8 @@ TEST_F(TorchrunTest, WhatCannotBeHadIsOneClearError) {
       {{"--master-addr=localhost:1", "train.py"}, {"--master-port's"}},
       {{"--master-addr=198.51.100.7", "train.py"}, {"not an address of this machine"}},
       {{"--master-addr=bogus.invalid", "train.py"}, {"--master-addr bogus.invalid:", "no address"}},
+      {{"--rdzv-endpoint=bogus.invalid:0", "train.py"}, {"--rdzv-endpoint bogus.invalid:"}},
+      {{"--local-addr=198.51.100.7", "train.py"}, {"--local-addr 198.51.100.7:", "this machine"}},
       {{"--master-port=x", "train.py"}, {"--master-port x:", "0 to 65535"}},
       {{"--module", "--no-python", "x"}, {"--module and --no-python"}},
       {{"--module", "--run-path", "x"}, {"--module and --run-path"}},
