@@ -12,6 +12,7 @@
 #include "launcher/agent/core_dump.h"
 #include "launcher/agent/error_file.h"
 #include "launcher/agent/exit_hint.h"
+#include "launcher/agent/keeper_facts.h"
 #include "launcher/agent/worker_spec.h"
 
 namespace ddprun::agent {
@@ -97,7 +98,7 @@ std::vector<std::string> ExitEvidence::Explain(const ExitCircumstances& circumst
                                  ") is left aside: ", problem));
   }
   FindArtifacts(exited);
-  if (exited->stopped_by_us()) return lines;
+  if (EndedByOrder(*exited)) return lines;
   const std::vector<std::string> tail(exited->log_tail().begin(), exited->log_tail().end());
   const bool killed = exited->signal() == SIGKILL;
   if (killed || exited->exit_code() == kShellsKill || SaysChildWasKilled(tail)) {

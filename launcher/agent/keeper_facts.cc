@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <csignal>
 #include <filesystem>
 #include <string_view>
 #include <system_error>
@@ -165,7 +166,8 @@ v1::AgentMessage ExitOf(const Packet& packet, const WorkerNotes& notes) {
   exited->set_exit_code(static_cast<int32_t>(packet.Integer("CODE").value_or(0)));
   exited->set_signal(static_cast<int32_t>(packet.Integer("SIGNAL").value_or(0)));
   exited->set_time_ns(packet.Integer("TIME_NS").value_or(0));
-  exited->set_phase(PhaseText(packet.Unsigned("PHASE").value_or(0)));
+  // Without a step page nothing is known of it; "starting" would be a guess.
+  if (const auto phase = packet.Unsigned("PHASE")) exited->set_phase(PhaseText(*phase));
   exited->set_step(packet.Unsigned("STEP").value_or(0));
   exited->set_finished(notes.finished.contains(rank));
   exited->set_stopped_by_us(notes.stop_ordered_ns != 0 &&
@@ -175,7 +177,7 @@ v1::AgentMessage ExitOf(const Packet& packet, const WorkerNotes& notes) {
     exited->set_uptime_seconds(static_cast<double>(exited->time_ns() - started->second) / 1e9);
   }
   auto log = notes.log_paths.find(rank);
-  if ((exited->exit_code() != 0 || exited->signal() != 0) && !exited->stopped_by_us() &&
+  if ((exited->exit_code() != 0 || exited->signal() != 0) && !EndedByOrder(*exited) &&
       log != notes.log_paths.end()) {
     for (std::string& line : LogTail(log->second)) exited->add_log_tail(std::move(line));
   }
@@ -212,6 +214,14 @@ std::string NewestRotated(const std::string& path) {
 }
 
 }  // namespace
+
+bool EndedByOrder(const v1::WorkerExited& exited) {
+  const int signal = exited.signal();
+  const int code = exited.exit_code();
+  return exited.stopped_by_us() &&
+         (signal == SIGTERM || signal == SIGKILL || signal == SIGINT || code == 128 + SIGTERM ||
+          code == 128 + SIGKILL || code == 128 + SIGINT);
+}
 
 std::optional<v1::AgentMessage> FactOf(const Packet& packet, WorkerNotes& notes) {
   v1::AgentMessage message;

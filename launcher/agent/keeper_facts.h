@@ -32,6 +32,10 @@ std::optional<v1::AgentMessage> FactOf(const Packet& packet, WorkerNotes& notes)
 // Where a worker stands, from `Places` or `Stalled`.
 v1::WorkerPlace PlaceOf(const Packet& packet);
 
+// It ended as our order to stop makes a process end, and shows no error of its own. (Another end
+// after the order may have been under way before.)
+bool EndedByOrder(const v1::WorkerExited& exited);
+
 // The worker packet for a coordinator's message; *rank receives the addressee, or -1 for all of the
 // node.
 std::optional<std::string> WorkerPacketOf(const v1::CoordinatorMessage& message, int64_t* rank);

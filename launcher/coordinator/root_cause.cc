@@ -133,8 +133,11 @@ std::string SignalName(int signal) {
 std::string DescribeExit(const v1::WorkerExited& exited) {
   if (exited.has_out_of_memory()) {
     const std::string& text = exited.out_of_memory().text();
-    return absl::StrCat("was killed by ", SignalName(exited.signal()), ": ",
-                        text.empty() ? "OOM-killed" : text);
+    // A wrapper ends with a code when the kernel kills what it had started.
+    const std::string end = exited.signal() != 0
+                                ? absl::StrCat("was killed by ", SignalName(exited.signal()))
+                                : absl::StrCat("exited with code ", exited.exit_code());
+    return absl::StrCat(end, ": ", text.empty() ? "OOM-killed" : text);
   }
   if (exited.signal() != 0) return absl::StrCat("was killed by ", SignalName(exited.signal()));
   return absl::StrCat("exited with code ", exited.exit_code());
