@@ -1,9 +1,9 @@
 // What makes no sense together, or at all, for a command.
 #include <algorithm>
-#include <csignal>
 
 #include "absl/strings/str_cat.h"
 #include "launcher/cli/app.h"
+#include "launcher/cli/signals.h"
 #include "launcher/cli/supervision_values.h"
 #include "launcher/cli/torchrun_values.h"
 #include "launcher/cli/values.h"
