@@ -144,8 +144,7 @@ absl::Status CheckSupervision(const Options& o) {
 
 absl::Status CheckSignals(const Options& o) {
   if (!o.forwarded_signals) return absl::OkStatus();
-  const std::vector<int32_t> stops =
-      o.stop_signals.value_or(std::vector<int32_t>{SIGTERM, SIGINT, SIGHUP, SIGQUIT});
+  const std::vector<int32_t> stops = o.stop_signals.value_or(kStopSignals);
   for (int32_t signal : *o.forwarded_signals) {
     if (std::find(stops.begin(), stops.end(), signal) == stops.end()) continue;
     return Clash(absl::StrCat("--forward-signals: ", SignalName(signal),

@@ -215,6 +215,7 @@ TEST_F(SupervisionOptionsTest, EveryBadValueHasItsError) {
       {{"--forward-signals", "TSTP"}, {"SIGTSTP", "Ctrl-Z"}},
       {{"--forward-signals", "TERM"}, {"SIGTERM", "stops the job"}},
       {{"--forward-signals", "HUP"}, {"SIGHUP", "--signals-to-handle"}},
+      {{"--forward-signals", "QUIT"}, {"SIGQUIT", "stops the job"}},
       {{"--forward-signals", ""}, {"value is missing"}},
       {{"--signals-to-handle", "SIGSTOP"}, {"SIGSTOP", "cannot be caught"}},
       {{"--signals-to-handle", "SIGTERM,"}, {"is no signal"}},
