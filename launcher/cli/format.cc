@@ -2,8 +2,11 @@
 
 #include <cmath>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_split.h"
+#include "absl/strings/strip.h"
 
 namespace ddprun::cli {
 namespace {
@@ -176,6 +179,39 @@ std::string Headline(const Json& result, const SummaryContext& context) {
   return line + Metrics(result);
 }
 
+constexpr size_t kTracebackLinesMax = 30;  // as many as of a log
+
+// The worker's own report, where its log does not end with the same; its core and what it left.
+void AddEvidence(const Json& failure, std::vector<std::string>* lines) {
+  const auto error = failure.find("error");
+  const std::string traceback =
+      error != failure.end() && error->is_object() ? Text(*error, "traceback") : "";
+  std::vector<std::string> parts = absl::StrSplit(traceback, '\n', absl::SkipWhitespace());
+  const std::string last = parts.empty() ? "" : parts.back();
+  bool in_log = last.empty();
+  const auto tail = failure.find("log_tail");
+  if (tail != failure.end() && tail->is_array()) {
+    for (const auto& line : *tail) {
+      in_log = in_log || (line.is_string() && absl::StrContains(line.get<std::string>(), last));
+    }
+  }
+  if (!in_log) {
+    if (parts.size() > kTracebackLinesMax)
+      parts.erase(parts.begin(), parts.end() - kTracebackLinesMax);
+    lines->push_back("  its error report:");
+    for (const std::string& part : parts) lines->push_back(absl::StrCat("    | ", part));
+  }
+  const std::string core = Text(failure, "core_dump");
+  if (!core.empty()) lines->push_back(absl::StrCat("  ", core));
+  const auto artifacts = failure.find("artifacts");
+  if (artifacts != failure.end() && artifacts->is_array() && !artifacts->empty() &&
+      artifacts->front().is_string()) {
+    lines->push_back(absl::StrCat(
+        "  flight recorder: ", artifacts->front().get<std::string>(),
+        artifacts->size() > 1 ? absl::StrCat(" and ", artifacts->size() - 1, " more") : ""));
+  }
+}
+
 void AddFailure(const Json& failure, const SummaryContext& context,
                 std::vector<std::string>* lines) {
   const int64_t rank = Get<int64_t>(failure, "rank", -1);
@@ -194,8 +230,11 @@ void AddFailure(const Json& failure, const SummaryContext& context,
   std::string cause = absl::StrCat("  cause: rank ", rank, node.empty() ? "" : " on node ", node,
                                    ended ? absl::StrCat(", pid ", pid, ", ", Ending(failure)) : "");
   // The reason often begins with the same words.
-  if (reason != Ending(failure)) absl::StrAppend(&cause, ": ", reason);
+  absl::string_view rest = reason;
+  if (ended && absl::ConsumePrefix(&rest, Ending(failure))) absl::ConsumePrefix(&rest, ": ");
+  if (!rest.empty()) absl::StrAppend(&cause, ": ", rest);
   lines->push_back(cause);
+  AddEvidence(failure, lines);
   const std::string log =
       absl::StrCat(context.run_dir, "/logs/g", generation, "/rank", rank, ".log");
   const auto tail = failure.find("log_tail");

@@ -27,6 +27,24 @@ TEST(FormatTest, DurationsAreShortAndHaveUnits) {
   EXPECT_EQ(Duration(-1), "?");
 }
 
+// L62: the worker's own report, its core and its dumps; nothing twice.
+TEST(FormatTest, TheSummaryShowsWhatWasFoundOutAboutTheDeath) {
+  const Json result = Json::parse(R"({"status":"failed","exit_code":1,"first_failure":{
+      "generation":1,"rank":2,"node":"n1","pid":7,"exit_code":1,"reason":"exited with code 1: ValueError: x",
+      "error":{"message":"ValueError: x","traceback":"Traceback:\n  File a.py\nValueError: x\n"},
+      "core_dump":"core dump: /c/core.7","artifacts":["/l/nccl_trace_rank2","/l/nccl_trace_rank3"],
+      "log_tail":["bye"]}})");
+  SummaryContext context;
+  const std::string text = absl::StrJoin(Summary(result, context), "\n");
+  EXPECT_THAT(text, HasSubstr("rank 2 on node n1, pid 7, exited with code 1: ValueError: x\n"));
+  EXPECT_THAT(text, HasSubstr("  its error report:\n    | Traceback:\n    |   File a.py\n"));
+  EXPECT_THAT(text, HasSubstr("  core dump: /c/core.7\n"));
+  EXPECT_THAT(text, HasSubstr("  flight recorder: /l/nccl_trace_rank2 and 1 more\n"));
+  Json printed = result;
+  printed["first_failure"]["log_tail"] = {"[rank2]: ValueError: x"};
+  EXPECT_THAT(absl::StrJoin(Summary(printed, context), "\n"), Not(HasSubstr("its error report")));
+}
+
 TEST(FormatTest, ProgressShowsWhatIsKnown) {
   Progress progress;
   progress.generation = 2;
