@@ -94,7 +94,7 @@ TEST(Pause, AFailureDuringAPauseIsHandled) {
 }
 
 // During the wait before a restart nothing is there to stop, and nothing starts until fg.
-TEST(Pause, DuringBackOffAndStopItIsDefined) {
+TEST(Pause, DuringBackOffNothingStarts) {
   Launch launch(
       Mode::kTogether, 1,
       {"--max-restarts", "9", "--", "sh", "-c", "[ $DDPRUN_GENERATION -ge 3 ] || exit 7"});
@@ -105,6 +105,21 @@ TEST(Pause, DuringBackOffAndStopItIsDefined) {
   EXPECT_EQ(Count(launch, "generation_started"), 2);
   launch.Signal(SIGCONT);
   EXPECT_EQ(launch.Wait().exit_code, 0);
+}
+
+// Agents count on a coordinator's answers, so it does not stop itself; a second Ctrl-Z continues.
+TEST(Pause, ACoordinatorOfOtherNodesKeepsTheirLeases) {
+  Launch launch(Mode::kApart, 1, kLoop);
+  const pid_t worker = launch.WorkerPid(1, 0);
+  launch.Signal(SIGTSTP);
+  ASSERT_TRUE(WaitUntil([&] { return Count(launch, "job_paused") == 1; }, 10));
+  EXPECT_TRUE(AwaitState(worker, true));
+  EXPECT_NE(StateOf(launch.pid()), 'T');
+  launch.Signal(SIGTSTP);
+  EXPECT_TRUE(AwaitState(worker, false));
+  launch.Signal(SIGTERM);
+  EXPECT_EQ(launch.Wait().exit_code, 143);
+  EXPECT_EQ(Count(launch, "node_lost"), 0);
 }
 
 TEST(Pause, DuringAStopCtrlZIsIgnored) {
