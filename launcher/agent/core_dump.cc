@@ -13,7 +13,7 @@
 namespace ddprun::agent {
 namespace {
 
-constexpr int64_t kSecond = 1'000'000'000;
+constexpr int64_t kCoreSecondNs = 1'000'000'000;
 // The kernel dates files by the last tick of its clock, which may lie before a start that we have
 // timed exactly.
 constexpr int64_t kTickNs = 20'000'000;
@@ -42,7 +42,7 @@ std::string FindCore(const std::string& pattern, int64_t not_before_ns) {
     for (size_t i = 0; i < found.gl_pathc; ++i) {
       struct stat info = {};
       if (stat(found.gl_pathv[i], &info) != 0 || !S_ISREG(info.st_mode)) continue;
-      const int64_t time_ns = info.st_mtim.tv_sec * kSecond + info.st_mtim.tv_nsec;
+      const int64_t time_ns = info.st_mtim.tv_sec * kCoreSecondNs + info.st_mtim.tv_nsec;
       if (time_ns < best_ns) continue;
       best_ns = time_ns;
       best = found.gl_pathv[i];

@@ -14,7 +14,7 @@
 namespace ddprun::agent {
 namespace {
 
-constexpr int64_t kSecond = 1'000'000'000;
+constexpr int64_t kErrorSecondNs = 1'000'000'000;
 constexpr std::string_view kTokenCharacters =
     "+-._0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz";
 constexpr int64_t kTimestampMax = int64_t{1} << 33;  // the year 2242; keeps nanoseconds in range
@@ -213,9 +213,10 @@ std::optional<ErrorFileContent> ParseErrorFile(std::string_view bytes, std::stri
 
 int64_t ErrorTimeNs(int64_t timestamp_seconds, int64_t file_time_ns) {
   if (timestamp_seconds <= 0) return file_time_ns;
-  const int64_t begin = timestamp_seconds * kSecond;
+  const int64_t begin = timestamp_seconds * kErrorSecondNs;
   // The timestamp is rounded down, so its second lasts until the next one begins.
-  const bool agrees = file_time_ns >= begin - kSecond && file_time_ns < begin + 2 * kSecond;
+  const bool agrees =
+      file_time_ns >= begin - kErrorSecondNs && file_time_ns < begin + 2 * kErrorSecondNs;
   return agrees ? file_time_ns : begin;
 }
 
@@ -244,7 +245,7 @@ std::optional<ErrorFile> ReadErrorFile(const std::string& path, std::string* pro
   const std::optional<ErrorFileContent> content =
       ParseErrorFile(std::string_view(bytes.data(), size), problem);
   if (!content) return std::nullopt;
-  const int64_t file_time_ns = info.st_mtim.tv_sec * kSecond + info.st_mtim.tv_nsec;
+  const int64_t file_time_ns = info.st_mtim.tv_sec * kErrorSecondNs + info.st_mtim.tv_nsec;
   return ErrorFile{*content, ErrorTimeNs(content->timestamp_seconds, file_time_ns)};
 }
 
