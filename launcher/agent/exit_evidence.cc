@@ -1,7 +1,5 @@
 #include "launcher/agent/exit_evidence.h"
 
-#include <fcntl.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -19,19 +17,6 @@ namespace ddprun::agent {
 namespace {
 
 constexpr int kShellsKill = 128 + SIGKILL;  // a shell whose last command was killed
-
-std::string EndOfFile(const std::string& path, size_t bytes_max) {
-  const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-  if (fd < 0) return "";
-  struct stat info = {};
-  fstat(fd, &info);
-  const off_t from = std::max<off_t>(info.st_size - static_cast<off_t>(bytes_max), 0);
-  std::string text(bytes_max, '\0');
-  const ssize_t got = pread(fd, text.data(), text.size(), from);
-  close(fd);
-  text.resize(got > 0 ? static_cast<size_t>(got) : 0);
-  return text;
-}
 
 }  // namespace
 
@@ -63,7 +48,7 @@ v1::ExitHint ExitEvidence::FindHint(const v1::WorkerExited& exited) const {
         exited.error().traceback().empty() ? exited.error().message() : exited.error().traceback();
     return HintOf(words, ports_);
   }
-  return HintOf(EndOfFile(LogPath(order_, exited.rank()), kHintBytesMax), ports_);
+  return HintOf(LogEnd(LogPath(order_, exited.rank()), kHintBytesMax), ports_);
 }
 
 void ExitEvidence::FindArtifacts(v1::WorkerExited* exited) const {

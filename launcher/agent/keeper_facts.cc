@@ -342,11 +342,16 @@ std::string StopPacketOf(const v1::StopWorkers& order) {
   return writer.Finish();
 }
 
+std::string LogEnd(const std::string& path, size_t bytes_max) {
+  std::string text = EndOfFile(path, static_cast<off_t>(bytes_max));
+  const off_t room = static_cast<off_t>(bytes_max - text.size());
+  if (room > 0) text.insert(0, EndOfFile(NewestRotated(path), room));  // it was rotated lately
+  return text;
+}
+
 std::vector<std::string> LogTail(const std::string& path) {
   std::vector<std::string> lines;
-  std::string text = EndOfFile(path, kTailBytesMax);
-  const off_t room = kTailBytesMax - static_cast<off_t>(text.size());
-  if (room > 0) text.insert(0, EndOfFile(NewestRotated(path), room));  // it was rotated lately
+  const std::string text = LogEnd(path, kTailBytesMax);
   size_t begin = 0;
   while (begin < text.size()) {
     size_t end = text.find_first_of("\n\r", begin);

@@ -43,6 +43,8 @@ std::optional<std::string> WorkerPacketOf(const v1::CoordinatorMessage& message,
 // The keeper's `Stop` for a coordinator's order.
 std::string StopPacketOf(const v1::StopWorkers& order);
 
+// The last bytes of a log, also those of the file before where it was rotated lately.
+std::string LogEnd(const std::string& path, size_t bytes_max);
 // The last lines of a log: at most 30, of at most 400 bytes each.
 std::vector<std::string> LogTail(const std::string& path);
 
