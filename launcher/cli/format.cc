@@ -51,6 +51,7 @@ std::string GenerationStarted(const Json& event) {
 std::string RestartScheduled(const Json& event) {
   const double delay = Get<double>(event, "delay_seconds", 0);
   const uint64_t step = Get<uint64_t>(event, "resume_step", 0);
+  if (Get<bool>(event, "free", false)) return absl::StrCat("restart: ", Text(event, "reason"));
   return absl::StrCat("restart ", Get<int64_t>(event, "restarts_used", 0), " of ",
                       Get<int64_t>(event, "restarts_limit", 0), " ",
                       delay > 0 ? absl::StrCat("in ", Duration(delay)) : "now",
@@ -126,6 +127,17 @@ std::string EventLine(const Json& event) {
   }
   if (name == "node_lost") {
     return absl::StrCat("node ", Text(event, "node"), " was lost: ", Text(event, "reason"));
+  }
+  if (name == "node_left_out") {
+    return absl::StrCat("node ", Text(event, "node"), " is left out for ",
+                        Duration(Get<double>(event, "seconds", 0)), ": ", Text(event, "reason"));
+  }
+  if (name == "node_let_in") {
+    return absl::StrCat("node ", Text(event, "node"), " may take part again");
+  }
+  if (name == "node_kept") {
+    return absl::StrCat("node ", Text(event, "node"), " failed ", Get<int>(event, "strikes", 0),
+                        " times, but goes on: ", Text(event, "reason"));
   }
   if (name == "checkpoint_failed") return CheckpointTrouble(event, "failed, training goes on");
   if (name == "checkpoint_rejected") {
