@@ -33,6 +33,10 @@ int64_t InitDeadlineNs(const State& state) {
   return from_ns + g.paused_ns + static_cast<int64_t>(seconds * kSecondNs);
 }
 
+int64_t AwaitCauseNs(const State& state) {
+  return state.phase == Phase::kRunning ? state.generation.await_cause_until_ns : 0;
+}
+
 // L65: a rank that hangs while communicators are made holds all the others.
 void EndForInitTimeout(Turn& turn) {
   State& s = turn.state;
@@ -84,6 +88,8 @@ void HandleTime(Turn& turn) {
   LetNodesIn(turn);
   const int64_t limit_ns = TimeLimitNs(s);
   if (limit_ns != 0 && turn.now_ns >= limit_ns) ReachTimeLimit(turn);
+  const int64_t await_ns = AwaitCauseNs(s);
+  if (await_ns != 0 && turn.now_ns >= await_ns) EndForLostPeers(turn);
   const int64_t init_ns = InitDeadlineNs(s);
   if (init_ns != 0 && turn.now_ns >= init_ns) EndForInitTimeout(turn);
   const auto& examination = s.generation.examination;
@@ -131,6 +137,7 @@ int64_t NextDeadlineNs(const State& state) {
   if (state.generation.examination) consider(state.generation.examination->deadline_ns);
   consider(state.stop_deadline_ns);
   consider(TimeLimitNs(state));
+  consider(AwaitCauseNs(state));
   consider(InitDeadlineNs(state));
   consider(NextLetInNs(state));
   if (state.phase == Phase::kWaiting) {

@@ -11,7 +11,14 @@
 namespace ddprun::coordinator {
 namespace {
 
+// A worker that lost its peer is often gone before that peer: S6 asks for 0.3 s around each other.
+constexpr int64_t kAwaitCauseNs = kSecondNs / 2;
 constexpr int64_t kLastCallNs = 3 * kSecondNs;  // for MIN:MAX nodes, as long as a lease
+
+bool AllExited(const Generation& generation) {
+  return std::all_of(generation.workers.begin(), generation.workers.end(),
+                     [](const Worker& worker) { return worker.exited.has_value(); });
+}
 
 bool AllExitedWell(const Generation& generation) {
   return std::all_of(generation.workers.begin(), generation.workers.end(), [](const Worker& w) {
@@ -167,8 +174,14 @@ void HandleWorkerExited(Turn& turn, const v1::WorkerExited& exited) {
   turn.Record("worker_exited", std::move(fields));
   if (s.phase != Phase::kRunning) return;
   if (exited.signal() != 0 || exited.exit_code() != 0) {
+    if (IsCommunication(worker) && !AllExited(g)) {
+      if (g.await_cause_until_ns == 0) g.await_cause_until_ns = turn.now_ns + kAwaitCauseNs;
+      return;
+    }
     EndGeneration(turn, true, absl::StrCat("rank ", exited.rank(), " ", DescribeExit(exited)),
                   v1::StopWorkers::ABORT);
+  } else if (AllExited(g) && !AllExitedWell(g)) {
+    EndForLostPeers(turn);
   } else if (AllExitedWell(g)) {
     // Each keeper ends by itself when its workers are gone; nobody needs an order.
     s.phase = Phase::kStopping;
@@ -178,6 +191,11 @@ void HandleWorkerExited(Turn& turn, const v1::WorkerExited& exited) {
     // A rank that is through needs no agreed step; those that wait for one must not wait for it.
     ConcludeAgreement(turn);
   }
+}
+
+void EndForLostPeers(Turn& turn) {
+  EndGeneration(turn, true, "workers lost a peer, and none of them shows why",
+                v1::StopWorkers::ABORT);
 }
 
 void HandleGenerationStopped(Turn& turn, Node& node, const v1::GenerationStopped& stopped) {

@@ -6,7 +6,6 @@
 #include <cstring>
 #include <limits>
 
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "absl/strings/strip.h"
@@ -27,27 +26,11 @@ bool EndedByItself(const Worker& worker) {
 }
 
 // PyTorch's @record writes down whatever exception ended a rank, also one that says that a peer is
-// gone. Names of exceptions and texts of torch 2.x, NCCL and Gloo.
-bool SpeaksOfPeers(const v1::ErrorReport& error) {
-  static constexpr absl::string_view kTexts[] = {
-      "DistBackendError",
-      "DistNetworkError",
-      "DistStoreError",
-      "Connection closed by peer",
-      "Connection reset by peer",
-      "remote process exited",
-      "NCCL communicator was aborted",
-      "Socket Timeout",
-      "gloo/transport",
-  };
-  return std::any_of(std::begin(kTexts), std::end(kTexts), [&](absl::string_view text) {
-    return absl::StrContains(error.message(), text);
-  });
-}
-
+// gone; the hint then speaks of its words.
 bool HasOwnReport(const Worker& worker) {
   if (worker.failed && worker.failed->kind() != v1::WorkerFailed::COMMUNICATION) return true;
-  return worker.exited && worker.exited->has_error() && !SpeaksOfPeers(worker.exited->error());
+  return worker.exited && worker.exited->has_error() &&
+         worker.exited->hint() != v1::HINT_COMMUNICATION;
 }
 
 // When this worker first showed that it failed by itself; kNever if it did not.
@@ -147,7 +130,7 @@ bool IsCommunication(const Worker& worker) {
   if (HasOwnReport(worker)) return false;
   if (worker.failed) return true;
   if (!worker.exited || worker.exited->has_out_of_memory()) return false;
-  return worker.exited->has_error() || worker.exited->hint() == v1::HINT_COMMUNICATION;
+  return worker.exited->hint() == v1::HINT_COMMUNICATION;
 }
 
 std::string ExitCause(const Worker& worker, const v1::WorkerExited& exited) {

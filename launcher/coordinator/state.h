@@ -135,6 +135,8 @@ struct Generation {
   std::map<std::string, std::vector<int32_t>> unkillable;  // node → pids
   int64_t all_started_ns = 0;  // when the last worker had started; 0: not yet
   int64_t first_ready_ns = 0;  // when the first rank was ready; 0: none was
+  // A worker has ended because it lost a peer: until then the peer may show why; 0: none has.
+  int64_t await_cause_until_ns = 0;
   int64_t ended_ns = 0;        // when its end was ordered, or its last worker ended
   v1::StopWorkers stop_order;  // the last one sent; repeated to nodes that attach again
   std::optional<PendingCheckpoint> checkpoint;

@@ -37,6 +37,8 @@ void StartGeneration(Turn& turn, const ResumeChosen& chosen);
 void EndGeneration(Turn& turn, bool failed, const std::string& reason, v1::StopWorkers::Mode mode);
 void HandleWorkerExited(Turn& turn, const v1::WorkerExited& exited);
 void HandleGenerationStopped(Turn& turn, Node& node, const v1::GenerationStopped& stopped);
+// The time in which a cause could show itself is over.
+void EndForLostPeers(Turn& turn);
 void AfterStop(Turn& turn);
 void Finish(Turn& turn, Outcome outcome);
 void FinishStopped(Turn& turn);  // as it was asked for

@@ -1,8 +1,15 @@
 #include "launcher/sim/checker.h"
 
+#include <algorithm>
+
 #include "absl/strings/str_cat.h"
 
 namespace ddprun::sim {
+namespace {
+
+constexpr int32_t kTimeLimit = 124;  // exit code
+
+}  // namespace
 
 void Checker::Violate(const char* invariant, std::string text) {
   if (violation_.empty()) violation_ = absl::StrCat(invariant, ": ", text);
@@ -17,23 +24,58 @@ void Checker::OnRecord(const coordinator::State& state, const nlohmann::ordered_
   } else if (name == "generation_ended") {
     if (state.generation.failed) ++failed_;
   } else if (name == "restart_scheduled") {
+    OnRestart(state, event);
+  } else if (name == "node_left_out") {
+    left_out_.insert(event["node"].get<std::string>());
+  } else if (name == "node_let_in") {
+    left_out_.erase(event["node"].get<std::string>());
+  }
+}
+
+uint64_t Checker::Counted(const coordinator::State& state) const {
+  const double window = state.spec.restart().window_seconds();
+  if (window <= 0) return charged_;
+  return static_cast<uint64_t>(
+      std::count_if(charged_ns_.begin(), charged_ns_.end(), [&](int64_t charged_ns) {
+        return static_cast<double>(state.now_ns - charged_ns) < window * 1e9;
+      }));
+}
+
+void Checker::OnRestart(const coordinator::State& state, const nlohmann::ordered_json& event) {
+  if (event.contains("free")) {
+    ++free_;
+  } else {
     ++charged_;
-    if (event["restarts_used"].get<uint64_t>() != charged_) {
-      Violate("I3", absl::StrCat("restarts_used is ", event["restarts_used"].get<uint64_t>(),
-                                 " at restart ", charged_));
+    charged_ns_.push_back(state.now_ns);
+  }
+  if (event["restarts_used"].get<uint64_t>() != Counted(state)) {
+    Violate("I3", absl::StrCat("restarts_used is ", event["restarts_used"].get<uint64_t>(), ", ",
+                               Counted(state), " restarts count"));
+  }
+  if (state.failures.empty()) return;
+  const coordinator::FailureRecord& failure = state.failures.back();
+  const bool exited = failure.cause == coordinator::Cause::kWorkerError && failure.signal == 0;
+  for (int32_t code : state.spec.restart().no_restart_on()) {
+    if (exited && failure.exit_code == code) {
+      Violate("I15", absl::StrCat("code ", code, " is restarted"));
     }
   }
 }
 
 void Checker::CheckBudget(const coordinator::State& state) {
   const uint64_t budget = state.spec.restart().max_restarts();
-  if (charged_ > budget) Violate("I3", absl::StrCat(charged_, " restarts of ", budget));
-  if (failed_ > charged_ + 1) {
-    Violate("I3", absl::StrCat(failed_, " failed generations, ", charged_, " restarts charged"));
+  const uint64_t restarts = charged_ + free_;
+  if (Counted(state) > budget) {
+    Violate("I3", absl::StrCat(Counted(state), " restarts of ", budget));
   }
-  if (generations_ > generations_before_ + 1 + charged_ + state.history.restarts_free) {
-    Violate("I3",
-            absl::StrCat(generations_, " generations began with ", charged_, " restarts charged"));
+  if (free_ > state.spec.restart().free_restarts_limit()) {
+    Violate("I3", absl::StrCat(free_, " restarts free of charge"));
+  }
+  if (failed_ > restarts + 1) {
+    Violate("I3", absl::StrCat(failed_, " failed generations, ", restarts, " restarts"));
+  }
+  if (generations_ > generations_before_ + 1 + restarts) {
+    Violate("I3", absl::StrCat(generations_, " generations began with ", restarts, " restarts"));
   }
 }
 
@@ -72,9 +114,16 @@ void Checker::AfterCoordinator(const coordinator::State& state,
       if (send->message.has_start_workers() &&
           std::holds_alternative<coordinator::RecordEvent>(effects.front())) {
         starts.push_back(&send->message.start_workers());
+        if (left_out_.contains(send->node)) {
+          Violate("I14", absl::StrCat("node ", send->node, " is left out, but gets workers"));
+        }
       }
     } else if (const auto* finish = std::get_if<coordinator::FinishJob>(&effect)) {
-      const int32_t code = stop_signal_ == 0 ? 0 : 128 + stop_signal_;
+      int32_t code = stop_signal_ == 0 ? 0 : 128 + stop_signal_;
+      // The time limit may have come before the stop that was asked for.
+      if (state.spec.time_limit_seconds() > 0 && finish->outcome.exit_code == kTimeLimit) {
+        code = kTimeLimit;
+      }
       if (stop_asked_ &&
           (finish->outcome.status != "stopped" || finish->outcome.exit_code != code)) {
         Violate("I9", absl::StrCat("a stop ended as ", finish->outcome.status, " with ",
@@ -101,7 +150,9 @@ void Checker::ResumeWasChosen(const coordinator::ResumeChosen& chosen, const Dis
 void Checker::CoordinatorRestarts(uint64_t newest_generation) {
   newest_generation_ = newest_generation;
   generations_before_ = generations_;
-  failed_ = charged_ = 0;
+  failed_ = charged_ = free_ = 0;
+  charged_ns_.clear();
+  left_out_.clear();
   committed_step_ = 0;
   stop_asked_ = false;
   stop_signal_ = 0;

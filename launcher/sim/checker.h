@@ -20,6 +20,7 @@
 #pragma once
 
 #include <cstdint>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -56,7 +57,10 @@ class Checker {
  private:
   void OnRecord(const coordinator::State& state, const nlohmann::ordered_json& event);
   void OnStarts(const std::vector<const v1::StartWorkers*>& starts);
+  void OnRestart(const coordinator::State& state, const nlohmann::ordered_json& event);
   void CheckBudget(const coordinator::State& state);
+  // Charged restarts that count: all, or those within the window.
+  uint64_t Counted(const coordinator::State& state) const;
 
   std::string violation_;
   uint64_t newest_generation_ = 0;
@@ -64,6 +68,9 @@ class Checker {
   uint64_t generations_before_ = 0;  // by the coordinator's earlier processes
   uint64_t failed_ = 0;
   uint64_t charged_ = 0;
+  uint64_t free_ = 0;
+  std::vector<int64_t> charged_ns_;
+  std::set<std::string> left_out_;  // nodes
   coordinator::ResumeChosen chosen_;
   uint64_t committed_step_ = 0;
   bool rejected_ = false;  // in this transition

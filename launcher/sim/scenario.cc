@@ -20,17 +20,17 @@ struct Weight {
   bool single_node;  // can happen on a single node
 };
 constexpr Weight kWeights[] = {
-    {FaultKind::kWorkerKilled, 20, true},      {FaultKind::kTwoWorkersKilled, 8, true},
-    {FaultKind::kWorkerError, 8, true},        {FaultKind::kWorkerExits, 6, true},
-    {FaultKind::kWorkerConfig, 1, true},       {FaultKind::kWorkerHangs, 5, true},
-    {FaultKind::kWorkerMistaken, 3, true},     {FaultKind::kNodePaused, 16, true},
-    {FaultKind::kAgentPaused, 10, false},      {FaultKind::kNodeDies, 8, false},
-    {FaultKind::kAgentKilled, 8, false},       {FaultKind::kAgentLeaves, 6, false},
-    {FaultKind::kKeeperKilled, 6, true},       {FaultKind::kStreamBreaks, 14, false},
-    {FaultKind::kPartition, 16, false},        {FaultKind::kShardFails, 8, true},
-    {FaultKind::kCommitFails, 6, true},        {FaultKind::kNewestCorrupt, 6, true},
-    {FaultKind::kCoordinatorPaused, 6, true},  {FaultKind::kSpawnFails, 1, true},
-    {FaultKind::kCoordinatorKilled, 6, false},
+    {FaultKind::kWorkerKilled, 20, true},  {FaultKind::kTwoWorkersKilled, 8, true},
+    {FaultKind::kWorkerError, 8, true},    {FaultKind::kWorkerExits, 6, true},
+    {FaultKind::kWorkerConfig, 1, true},   {FaultKind::kWorkerHangs, 5, true},
+    {FaultKind::kWorkerMistaken, 3, true}, {FaultKind::kWorkerCollides, 5, true},
+    {FaultKind::kNodePaused, 16, true},    {FaultKind::kAgentPaused, 10, false},
+    {FaultKind::kNodeDies, 8, false},      {FaultKind::kAgentKilled, 8, false},
+    {FaultKind::kAgentLeaves, 6, false},   {FaultKind::kKeeperKilled, 6, true},
+    {FaultKind::kStreamBreaks, 14, false}, {FaultKind::kPartition, 16, false},
+    {FaultKind::kShardFails, 8, true},     {FaultKind::kCommitFails, 6, true},
+    {FaultKind::kNewestCorrupt, 6, true},  {FaultKind::kCoordinatorPaused, 6, true},
+    {FaultKind::kSpawnFails, 1, true},     {FaultKind::kCoordinatorKilled, 6, false},
 };
 
 FaultKind DrawFault(Random& random, bool single_node) {
@@ -111,6 +111,14 @@ void DrawSpec(Random& random, Scenario& scenario) {
   restart.set_free_restarts_limit(100);
   restart.set_backoff_base_seconds(1);
   restart.set_backoff_max_seconds(8);
+  if (random.Chance(0.3)) restart.set_window_seconds(static_cast<double>(random.Between(5, 40)));
+  if (random.Chance(0.3)) restart.add_no_restart_on(kCodeOfExit);
+  if (random.Chance(0.05)) {
+    spec.set_time_limit_seconds(static_cast<double>(random.Between(5, 60)));
+  }
+  spec.mutable_supervision()->set_node_strikes_limit(
+      static_cast<uint32_t>(random.Chance(0.5) ? 0 : random.Between(2, 3)));
+  spec.mutable_supervision()->set_node_cooldown_seconds(static_cast<double>(random.Between(1, 3)));
 }
 
 }  // namespace
@@ -131,6 +139,8 @@ const char* FaultName(FaultKind kind) {
       return "a worker hangs";
     case FaultKind::kWorkerMistaken:
       return "a worker believes that a peer is gone";
+    case FaultKind::kWorkerCollides:
+      return "a worker's port was taken by another program";
     case FaultKind::kNodePaused:
       return "a node is paused";
     case FaultKind::kAgentPaused:

@@ -15,6 +15,8 @@ namespace ddprun::sim {
 constexpr int64_t kMillisecondNs = 1'000'000;
 constexpr int64_t kSecondNs = 1'000'000'000;
 
+constexpr int32_t kCodeOfExit = 7;  // of workers that end with a code and say nothing
+
 struct NodePlan {
   std::string name;
   uint32_t slots = 1;
@@ -49,6 +51,7 @@ enum class FaultKind {
   kWorkerExits,   // ends with a code and says nothing
   kWorkerConfig,  // reports an error that a restart cannot mend
   kWorkerHangs,
+  kWorkerCollides,  // reports that its port was taken
   kWorkerMistaken,  // reports that a peer is gone although none is
   kNodePaused,      // with everything on it
   kAgentPaused,

@@ -8,8 +8,9 @@ namespace ddprun::sim {
 namespace {
 
 // Longer than any wait that the rules allow once all is quiet: join timeout 30 s, back-off 8 s,
-// grace 6 s, collective timeout 12 s, lease and margin 4 s, one after the other.
-constexpr int64_t kStallNs = 90 * kSecondNs;
+// grace 6 s, collective timeout 12 s, lease and margin 4 s, a fifth cool-down of 48 s, one after
+// the other.
+constexpr int64_t kStallNs = 140 * kSecondNs;
 constexpr int64_t kAgreeNs = 25 * kSecondNs;  // a rank may hang: the collective timeout, and more
 constexpr uint64_t kEventsMax = 400'000;
 // After the end the coordinator still answers for so long, so that agents hear of it.

@@ -25,7 +25,6 @@ constexpr int64_t kCoordinatorBackMaxNs = 8 * kSecondNs;
 constexpr int32_t kSigInt = 2;
 constexpr int32_t kSigKill = 9;
 constexpr int32_t kSigTerm = 15;
-constexpr int32_t kOwnCode = 7;
 
 }  // namespace
 
@@ -133,6 +132,9 @@ bool World::InjectIntoWorker(FaultKind kind) {
       case FaultKind::kWorkerConfig:
         FailAndEnd(*keeper, *worker, v1::WorkerFailed::CONFIG, "a configuration error");
         break;
+      case FaultKind::kWorkerCollides:
+        FailAndEnd(*keeper, *worker, v1::WorkerFailed::PORT_COLLISION, "the address is in use");
+        break;
       case FaultKind::kWorkerMistaken:
         FailAndEnd(*keeper, *worker, v1::WorkerFailed::COMMUNICATION, "a peer seems to be gone");
         break;
@@ -140,7 +142,7 @@ bool World::InjectIntoWorker(FaultKind kind) {
         worker->hung = gang.one_hangs = true;
         break;
       case FaultKind::kWorkerExits:
-        WorkerEnded(*keeper, *worker, kOwnCode, 0);
+        WorkerEnded(*keeper, *worker, kCodeOfExit, 0);
         break;
       default:
         WorkerEnded(*keeper, *worker, 0, kSigKill);

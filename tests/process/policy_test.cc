@@ -159,8 +159,10 @@ TEST(PortThief, CostsNoRestart) {
       "s.listen()\n"
       "if os.environ['DDPRUN_GENERATION'] == '1':\n"
       "  t = socket.socket()\n"
-      "  t.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)\n"
-      "  t.bind((os.environ['MASTER_ADDR'], int(os.environ['MASTER_PORT'])))\n";
+      "  try:\n"
+      "    t.bind((os.environ['MASTER_ADDR'], int(os.environ['MASTER_PORT'])))\n"
+      "  except OSError as e:\n"
+      "    sys.exit(f'TCPStore: cannot listen on port {os.environ[\"MASTER_PORT\"]}: {e}')\n";
   Launch launch(Mode::kTogether, 1,
                 {"--max-restarts", "0", "--no-python", "python3", "-c", program});
   const Finished finished = launch.Wait();

@@ -83,6 +83,47 @@ TEST_F(CheckerTest, I3RefusesAGenerationWithoutARestart) {
   EXPECT_THAT(checker_.violation(), HasSubstr("I3: "));
 }
 
+TEST_F(CheckerTest, I3CountsOnlyRestartsThatAreNotFree) {
+  state_.spec.mutable_restart()->set_free_restarts_limit(1);
+  Record("restart_scheduled", {{"restarts_used", 1}});
+  Record("restart_scheduled", {{"restarts_used", 1}, {"free", true}});
+  EXPECT_FALSE(checker_.violated());
+  Record("restart_scheduled", {{"restarts_used", 1}, {"free", true}});
+  EXPECT_THAT(checker_.violation(), HasSubstr("I3: "));
+}
+
+TEST_F(CheckerTest, I3ForgetsRestartsOutsideTheWindow) {
+  state_.spec.mutable_restart()->set_window_seconds(10);
+  for (int i = 0; i < 5; ++i) {
+    state_.now_ns += 11 * kSecondNs;
+    Record("restart_scheduled", {{"restarts_used", 1}});
+  }
+  EXPECT_FALSE(checker_.violated());
+  Record("restart_scheduled", {{"restarts_used", 1}});
+  EXPECT_THAT(checker_.violation(), HasSubstr("I3: "));
+}
+
+TEST_F(CheckerTest, I14RefusesWorkersOnANodeThatIsLeftOut) {
+  Record("node_left_out", {{"node", "n1"}});
+  coordinator::SendToNode send;
+  send.node = "n1";
+  *send.message.mutable_start_workers() = Order(0, 0, 2, 2);
+  send.message.mutable_start_workers()->set_group_world_size(1);
+  const std::vector<Effect> effects = {RecordEvent{{{"event", "generation_started"}}}, send};
+  After(effects);
+  EXPECT_THAT(checker_.violation(), HasSubstr("I14: "));
+}
+
+TEST_F(CheckerTest, I15RefusesARestartOfACodeThatForbidsIt) {
+  state_.spec.mutable_restart()->add_no_restart_on(7);
+  state_.failures.push_back({.exit_code = 8, .cause = coordinator::Cause::kWorkerError});
+  Record("restart_scheduled", {{"restarts_used", 1}});
+  EXPECT_FALSE(checker_.violated());
+  state_.failures.back().exit_code = 7;
+  Record("restart_scheduled", {{"restarts_used", 2}});
+  EXPECT_THAT(checker_.violation(), HasSubstr("I15: "));
+}
+
 TEST_F(CheckerTest, I5RefusesAValueOfAnotherGeneration) {
   v1::Value value;
   value.set_value("g12:0");

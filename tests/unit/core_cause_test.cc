@@ -66,6 +66,32 @@ TEST_F(CauseTest, IsTheRankThatRaisedWhoeverAbortedFirst) {
   EXPECT_THAT(failure.secondary, ElementsAre(0, 1, 3));
 }
 
+// S6: one that lost a peer says that somebody else is dying: for a moment nobody is stopped, so
+// that this one can show itself.
+TEST_F(CauseTest, IsWaitedForWhenAPeerOfItEndsFirst) {
+  Say(LosesPeer(0, -20));
+  EXPECT_EQ(job_.state.phase, Phase::kRunning);
+  job_.Pass(0.3);
+  EXPECT_EQ(job_.CountSent("a", v1::CoordinatorMessage::kStopWorkers), 0);
+  Say(End(2, 1, 0, 300));
+  EXPECT_EQ(job_.state.phase, Phase::kStopping);
+  EXPECT_EQ(Failure().rank, 2);
+}
+
+// L10, L28: it is a moment, not NCCL's timeout.
+TEST_F(CauseTest, IsNotWaitedForLongerThanHalfASecond) {
+  Say(LosesPeer(0, 0));
+  job_.Pass(0.51);
+  EXPECT_EQ(job_.state.phase, Phase::kStopping);
+  EXPECT_EQ(job_.CountSent("a", v1::CoordinatorMessage::kStopWorkers), 1);
+}
+
+// Nobody is left to be waited for.
+TEST_F(CauseTest, IsNotWaitedForWhenAllHaveEnded) {
+  for (uint32_t rank = 0; rank < 4; ++rank) Say(LosesPeer(rank, rank));
+  EXPECT_EQ(job_.state.phase, Phase::kStopping);
+}
+
 // S6: rank 2 was on its way out when rank 0's abort made us stop everybody.
 TEST_F(CauseTest, IsTheRankThatWasDyingWhenTheOrderCame) {
   Say(LosesPeer(0, -20));
@@ -104,6 +130,7 @@ TEST_F(CauseTest, IsNotAnErrorReportAboutAPeer) {
   v1::WorkerExited lost = End(0, 1, 0, 0);
   lost.mutable_error()->set_message("torch.distributed.DistBackendError: NCCL error in: …");
   lost.mutable_error()->set_time_ns(t_ - 10 * kMs);
+  lost.set_hint(v1::HINT_COMMUNICATION);
   Say(lost);
   Say(End(1, 0, 11, 20));
   const FailureRecord& failure = Failure();
@@ -116,6 +143,7 @@ TEST_F(CauseTest, IsNotAnErrorReportAboutAPeer) {
 TEST_F(CauseTest, IsUnknownWhenAllOnlyLostEachOther) {
   Say(LosesPeer(3, 0));
   Say(LosesPeer(1, 10));
+  job_.Pass(1);
   const FailureRecord& failure = Failure();
   EXPECT_EQ(failure.cause, Cause::kCommunicationUnknown);
   EXPECT_EQ(failure.rank, 3);

@@ -71,6 +71,7 @@ TEST(RootCause, SaysSoWhenOnlyLostPeersAreKnown) {
   job.Exit(1, 1, 0, false, 110);
   job.Fail(0, v1::WorkerFailed::COMMUNICATION, 90);
   job.Exit(0, 1, 0, false, 120);
+  job.Pass(1);
   job.StopAll();
   EXPECT_EQ(job.Event("generation_ended")["rank"], 0);
   EXPECT_THAT(std::string(job.Event("generation_ended")["reason"]),
