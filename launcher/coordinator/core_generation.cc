@@ -99,11 +99,12 @@ void StartGeneration(Turn& turn, const ResumeChosen& chosen) {
     turn.Record("checkpoint_rejected",
                 {{"step", bad.step}, {"path", bad.path}, {"reason", bad.reason}});
   }
+  // Also where no generation comes of it now: what was rejected is not resumed from any more.
+  s.committed_step = chosen.step;
+  s.history.any_commit = s.history.any_commit || chosen.step != 0;
   Assignment assignment = AssignRanks(s.spec, s.nodes, s.last_placements, LeftOut(s));
   if (assignment.placements.empty()) return WaitForNodes(turn);
   s.phase = Phase::kRunning;
-  s.committed_step = chosen.step;
-  s.history.any_commit = s.history.any_commit || chosen.step != 0;
   g.placements = assignment.placements;
   s.last_placements = assignment.placements;
   g.workers.resize(assignment.world_size);

@@ -15,7 +15,8 @@ namespace {
 using ::testing::HasSubstr;
 using Json = Launch::Json;
 
-// A shell program for all ranks, with these options before it.
+// A shell program for all ranks, with these options before it. As with torchrun, `$$` in an
+// argument means one `$`.
 std::vector<std::string> Shell(std::vector<std::string> options, const std::string& script) {
   options.insert(options.end(), {"--no-python", "/bin/sh", "-c", script});
   return options;
@@ -31,13 +32,14 @@ class Policy : public ::testing::TestWithParam<Mode> {};
 
 // S5, L59: the code of the worker is ddprun's; -n stands for a signal.
 TEST_P(Policy, ExitCodeIsTheWorkers) {
-  for (const auto& [end, code] : std::vector<std::pair<std::string, int>>{{"exit 0", 0},
-                                                                          {"exit 1", 1},
-                                                                          {"exit 7", 7},
-                                                                          {"exit 85", 85},
-                                                                          {"kill -KILL $$", 137},
-                                                                          {"kill -SEGV $$", 139},
-                                                                          {"kill -ABRT $$", 134}}) {
+  for (const auto& [end, code] :
+       std::vector<std::pair<std::string, int>>{{"exit 0", 0},
+                                                {"exit 1", 1},
+                                                {"exit 7", 7},
+                                                {"exit 85", 85},
+                                                {"kill -KILL $$$$", 137},
+                                                {"kill -SEGV $$$$", 139},
+                                                {"kill -ABRT $$$$", 134}}) {
     Launch launch(GetParam(), 2, Shell({"--max-restarts", "0"}, end));
     EXPECT_EQ(launch.Wait().exit_code, code) << end;
   }
@@ -58,7 +60,7 @@ TEST_P(Policy, CodesThatAreNamedAreNotRestarted) {
 // L60: the map changes ddprun's code alone.
 TEST_P(Policy, ExitCodesAreMapped) {
   Launch launch(GetParam(), 1,
-                Shell({"--max-restarts", "0", "--exit-code-map", "SIGSEGV=85"}, "kill -SEGV $$"));
+                Shell({"--max-restarts", "0", "--exit-code-map", "SIGSEGV=85"}, "kill -SEGV $$$$"));
   EXPECT_EQ(launch.Wait().exit_code, 85);
   EXPECT_EQ(launch.Result()["exit_code"], 85);
   EXPECT_EQ(launch.Result()["worker_exit_code"], 139);
@@ -139,7 +141,7 @@ TEST(Blame, IsTheRanksThatRaised) {
       " 0) sleep 0.28;; 1) sleep 0.35;; 3) sleep 0.6;; esac;"
       " echo 'ncclRemoteError: A call failed possibly due to a network error or a remote process"
       " exiting prematurely. NCCL WARN socketProgress: Connection closed by remote peer' >&2;"
-      " kill -ABRT $$";
+      " kill -ABRT $$$$";
   Launch launch(Mode::kTogether, 4, Shell({"--max-restarts", "0"}, script));
   EXPECT_EQ(launch.Wait().exit_code, 1);
   const Json failure = launch.Result()["first_failure"];
