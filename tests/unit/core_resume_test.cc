@@ -88,5 +88,21 @@ TEST_F(CoreResume, GoesOnWithoutThatNodeWhenItIsLost) {
   EXPECT_EQ(job_.state.phase, Phase::kChoosing);
 }
 
+// A rejection counts also when the nodes were gone before its generation could start (found by the
+// simulator).
+TEST(Rejection, CountsWhenNoGenerationComesOfIt) {
+  CoreHarness job;
+  job.Start();
+  for (uint32_t rank = 0; rank < 4; ++rank) job.Checkpoint(rank, 10, v1::CheckpointFact::WRITTEN);
+  job.Stored(true);
+  EXPECT_EQ(job.state.committed_step, 10u);
+  job.FailGeneration();
+  job.Detach("b");
+  job.Choose(0, {{10, "step-10.bad-g2", "damaged"}});
+  EXPECT_EQ(job.Count("checkpoint_rejected"), 1);
+  EXPECT_EQ(job.state.phase, Phase::kWaiting);
+  EXPECT_EQ(job.state.committed_step, 0u);
+}
+
 }  // namespace
 }  // namespace ddprun::coordinator
