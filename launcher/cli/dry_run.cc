@@ -12,6 +12,7 @@
 #include "absl/strings/str_join.h"
 #include "common/files.h"
 #include "launcher/agent/worker_environment.h"
+#include "launcher/cli/master_address.h"
 
 namespace ddprun::cli {
 namespace {
@@ -100,7 +101,7 @@ std::map<std::string, std::string> AddedTo(const RunPlan& plan, const Surroundin
   order.set_world_size(plan.world_size);
   order.set_local_world_size(plan.world_size);
   order.set_group_world_size(1);
-  order.set_master_address("127.0.0.1");
+  order.set_master_address(LoopbackAddress());
   agent::NodeFacts facts;
   utsname system = {};
   if (uname(&system) == 0) facts.node = system.nodename;

@@ -39,10 +39,22 @@ int PortError(int family, uint32_t port) {
 
 }  // namespace
 
+std::string LoopbackAddress() {
+  sockaddr_in four = {};
+  four.sin_family = AF_INET;
+  four.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  if (BindError(AF_INET, reinterpret_cast<sockaddr*>(&four), sizeof four) == 0) return "127.0.0.1";
+  sockaddr_in6 six = {};
+  six.sin6_family = AF_INET6;
+  six.sin6_addr = in6addr_loopback;
+  return BindError(AF_INET6, reinterpret_cast<sockaddr*>(&six), sizeof six) == 0 ? "::1"
+                                                                                 : "127.0.0.1";
+}
+
 absl::Status CheckMasterAddress(const v1::Launching& launching, const std::string& option) {
   if (launching.master_address().empty() && launching.master_port() == 0) return absl::OkStatus();
   const std::string host =
-      launching.master_address().empty() ? std::string("127.0.0.1") : launching.master_address();
+      launching.master_address().empty() ? LoopbackAddress() : launching.master_address();
   addrinfo hints = {};
   hints.ai_socktype = SOCK_STREAM;
   addrinfo* results = nullptr;

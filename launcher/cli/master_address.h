@@ -9,6 +9,9 @@
 
 namespace ddprun::cli {
 
+// Where the workers of one machine reach each other: 127.0.0.1, or ::1 where only IPv6 is there.
+std::string LoopbackAddress();
+
 // INVALID_ARGUMENT names the option: an address that is another machine's or unknown, a port that
 // is taken. The agent holds the port later, and finds out for itself if it was taken meanwhile.
 // `option`: the one that named the address, for example --rdzv-endpoint.

@@ -11,6 +11,7 @@
 #include "launcher/cli/commands.h"
 #include "launcher/cli/dry_run.h"
 #include "launcher/cli/job_session.h"
+#include "launcher/cli/master_address.h"
 #include "launcher/cli/retention.h"
 #include "launcher/cli/run_dir.h"
 #include "launcher/cli/signals.h"
@@ -116,7 +117,7 @@ class JobRun {
     agent::AgentOptions agent;
     agent.identity.job_id = plan_.spec.job_id();
     agent.identity.node = agent::DefaultNodeName();
-    agent.identity.address = options_.torchrun.local_address.value_or("127.0.0.1");
+    agent.identity.address = options_.torchrun.local_address.value_or(LoopbackAddress());
     agent.identity.version = here_.version;
     agent.identity.slots = plan_.spec.processes_per_node();
     agent.channel = server_->InProcessChannel();

@@ -1,5 +1,7 @@
 #include "launcher/cli/view.h"
 
+#include <algorithm>
+
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 
@@ -24,6 +26,9 @@ void View::OnEvent(std::string_view json, double now_seconds) {
   }
   if (name == "restart_scheduled") waiting_for_nodes_ = true;
   if (name == "worker_exited") {
+    if (event.value("cause", "") == "stopped" && event.value("signal", "") == "SIGKILL") {
+      killed_ranks_.push_back(event.value("rank", int64_t{-1}));
+    }
     // One failure ends the generation; those that follow from it would only bury it.
     const uint64_t generation = event.value("generation", uint64_t{0});
     const std::string line = EventLine(event);
@@ -34,11 +39,29 @@ void View::OnEvent(std::string_view json, double now_seconds) {
     console_.Status("");
     return Say(absl::StrCat(line, "; stopping the others"));
   }
+  if (name == "generation_ended") SayWhoWasKilled(event.value("generation", uint64_t{0}));
   if (name == "generation_ended" && IsKnownAlready(event)) return;
   const std::string line = EventLine(event);
   if (line.empty()) return;
   if (name == "generation_ended" || name == "restart_scheduled") console_.Status("");
   Say(line);
+}
+
+// A worker that is killed may have been about to save: people must know which one, and look at the
+// grace.
+void View::SayWhoWasKilled(uint64_t generation) {
+  if (killed_ranks_.empty()) return;
+  std::sort(killed_ranks_.begin(), killed_ranks_.end());
+  const size_t shown = std::min(killed_ranks_.size(), kKilledRanksShown);
+  std::string ranks = absl::StrJoin(killed_ranks_.begin(),
+                                    killed_ranks_.begin() + static_cast<ptrdiff_t>(shown), ", ");
+  if (shown < killed_ranks_.size()) {
+    absl::StrAppend(&ranks, " and ", killed_ranks_.size() - shown, " more");
+  }
+  killed_ranks_.clear();
+  console_.Status("");
+  Say(absl::StrCat("generation ", generation,
+                   ": still there when the time to leave was over, and killed: rank ", ranks));
 }
 
 // Whether the line about the first failed worker has said all that the generation's end says.

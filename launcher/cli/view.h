@@ -8,6 +8,7 @@
 #include <map>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "launcher/cli/format.h"
 #include "launcher/console/console.h"
@@ -19,6 +20,8 @@ class View {
   // Without a terminal, progress is shown at most so often.
   static constexpr double kPlainProgressSeconds = 10;
   static constexpr double kFlushSeconds = 1;
+  // Of the ranks that had to be killed, so many are named.
+  static constexpr size_t kKilledRanksShown = 16;
 
   // `nodes_wanted` > 1 shows who comes; `console` outlives the view.
   View(Console* console, uint32_t nodes_wanted) : console_(*console), nodes_wanted_(nodes_wanted) {}
@@ -37,6 +40,7 @@ class View {
   void OnProgress(const Json& event, double now_seconds);
   bool IsKnownAlready(const Json& ended) const;
   void OnNode(const Json& event, bool joined);
+  void SayWhoWasKilled(uint64_t generation);
 
   Console& console_;
   const uint32_t nodes_wanted_;
@@ -46,6 +50,7 @@ class View {
   uint64_t failed_in_generation_ = 0;
   int64_t failed_rank_ = -1;
   std::string failed_line_;
+  std::vector<int64_t> killed_ranks_;  // of the running generation, by ddprun
   Progress progress_;
   double rate_since_seconds_ = 0;
   uint64_t rate_since_step_ = 0;

@@ -97,7 +97,6 @@ void Launch::Start(int nproc, std::vector<std::string> arguments,
   command.insert(command.end(), arguments.begin(), arguments.end());
   coordinator_ = Spawn(command, environment, output);
   if (mode_ == Mode::kTogether) return;
-  std::string address;
   const std::string marker = "listening on ";
   WaitUntil(
       [&] {
@@ -105,13 +104,34 @@ void Launch::Start(int nproc, std::vector<std::string> arguments,
         const size_t at = text.find(marker);
         const size_t end = text.find('\n', at == std::string::npos ? 0 : at);
         if (at == std::string::npos || end == std::string::npos) return false;
-        address = text.substr(at + marker.size(), end - at - marker.size());
+        address_ = text.substr(at + marker.size(), end - at - marker.size());
         return true;
       },
       10);
   agent_ =
-      Spawn({DdprunPath(), "agent", "--coordinator", address, "--nproc", std::to_string(nproc)},
+      Spawn({DdprunPath(), "agent", "--coordinator", address_, "--nproc", std::to_string(nproc)},
             environment, folder_ + "/agent-output");
+}
+
+pid_t Launch::AddAgent(int nproc, std::vector<std::string> options) {
+  std::vector<std::string> command = {DdprunPath(), "agent",   "--coordinator",
+                                      address_,     "--nproc", std::to_string(nproc)};
+  command.insert(command.end(), options.begin(), options.end());
+  added_agents_.push_back(
+      Spawn(command, {}, folder_ + "/agent-output-" + std::to_string(added_agents_.size() + 2)));
+  return added_agents_.back();
+}
+
+std::vector<pid_t> Launch::Pids() const {
+  std::vector<pid_t> pids = {coordinator_, agent_};
+  pids.insert(pids.end(), added_agents_.begin(), added_agents_.end());
+  return pids;
+}
+
+int Launch::ExitCode(pid_t pid) const {
+  const auto found = ended_.find(pid);
+  if (found == ended_.end()) return -1;
+  return WIFSIGNALED(found->second) ? 128 + WTERMSIG(found->second) : WEXITSTATUS(found->second);
 }
 
 pid_t Launch::Spawn(const std::vector<std::string>& command,
@@ -142,7 +162,7 @@ pid_t Launch::Spawn(const std::vector<std::string>& command,
 }
 
 Launch::~Launch() {
-  for (pid_t pid : {coordinator_, agent_}) {
+  for (pid_t pid : Pids()) {
     if (pid <= 0 || ended_.contains(pid)) continue;
     kill(pid, SIGKILL);
     waitpid(pid, nullptr, 0);
@@ -209,17 +229,13 @@ pid_t Launch::KeeperPid() const {
 
 Finished Launch::Wait(double seconds) {
   Finished finished;
-  for (pid_t pid : {coordinator_, agent_}) {
+  for (pid_t pid : Pids()) {
     if (pid <= 0 || ended_.contains(pid)) continue;
     int status = 0;
     if (WaitUntil([&] { return waitpid(pid, &status, WNOHANG) == pid; }, seconds))
       ended_[pid] = status;
   }
-  auto own = ended_.find(coordinator_);
-  if (own != ended_.end()) {
-    finished.exit_code =
-        WIFSIGNALED(own->second) ? 128 + WTERMSIG(own->second) : WEXITSTATUS(own->second);
-  }
+  finished.exit_code = ExitCode(coordinator_);
   finished.output = ReadText(folder_ + "/output");
   return finished;
 }

@@ -49,6 +49,11 @@ class Launch {
   void Signal(int signal);
   pid_t pid() const { return coordinator_; }
   pid_t agent_pid() const { return mode_ == Mode::kApart ? agent_ : coordinator_; }
+  // kApart: one more agent, with options of its own (--node is the caller's). Wait waits for it
+  // too; what it says lies in `folder()`/agent-output-<its number, from 2>.
+  pid_t AddAgent(int nproc, std::vector<std::string> options);
+  // 128 + n for a signal; -1 while it runs (after Wait).
+  int ExitCode(pid_t pid) const;
   // The keeper of the running generation (a child of the agent's process).
   pid_t KeeperPid() const;
 
@@ -64,12 +69,15 @@ class Launch {
              std::map<std::string, std::string> environment);
   pid_t Spawn(const std::vector<std::string>& command,
               const std::map<std::string, std::string>& environment, const std::string& output);
+  std::vector<pid_t> Pids() const;
   Mode mode_;
   bool owns_folder_ = true;
   std::string folder_;
   std::string run_dir_;
   pid_t coordinator_ = 0;
   pid_t agent_ = 0;
+  std::string address_;  // kApart: the coordinator's
+  std::vector<pid_t> added_agents_;
   std::map<pid_t, int> ended_;  // wait status
 };
 

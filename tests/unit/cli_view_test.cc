@@ -190,6 +190,21 @@ TEST_F(ViewTest, TheReasonOfAGenerationsEndIsToldWhenItIsNews) {
   EXPECT_THAT(Lines(), HasSubstr("ended: rank 1 exited with code 1: loss is nan"));
 }
 
+// S4: those that did not leave in time are named.
+TEST_F(ViewTest, RanksThatHadToBeKilledAreNamed) {
+  for (int rank = 19; rank >= 0; --rank) {
+    const std::string end = rank % 2 == 0 ? R"("signal":"SIGKILL")" : R"("exit_code":0)";
+    view_->OnEvent(R"({"event":"worker_exited","generation":2,"cause":"stopped","pid":9,"rank":)" +
+                       std::to_string(rank) + "," + end + "}",
+                   1);
+  }
+  view_->OnEvent(R"({"event":"generation_ended","generation":2,"rank":-1,"reason":"stopped"})", 1);
+  view_->OnEvent(R"({"event":"generation_ended","generation":3,"rank":-1,"reason":"finished"})", 1);
+  EXPECT_EQ(Lines(),
+            "ddprun: generation 2: still there when the time to leave was over, and killed: rank "
+            "0, 2, 4, 6, 8, 10, 12, 14, 16, 18\nddprun: generation 2 ended: stopped\n");
+}
+
 TEST_F(ViewTest, TimeLostIsToldWhenTrainingGoesOn) {
   view_->OnEvent(R"({"event":"training_progressed","generation":2,"step":101,"time_lost_s":0.8})",
                  1);
