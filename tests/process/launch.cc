@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include <chrono>
+#include <cstdio>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
@@ -156,7 +157,11 @@ pid_t Launch::Spawn(const std::vector<std::string>& command,
   posix_spawn_file_actions_adddup2(&actions, 1, 2);
   posix_spawn_file_actions_addchdir_np(&actions, folder_.c_str());
   pid_t pid = 0;
-  if (posix_spawn(&pid, argv[0], &actions, nullptr, argv.data(), envp.data()) != 0) pid = -1;
+  // Nothing could be tested, and signals to pid -1 would go to everybody.
+  if (posix_spawn(&pid, argv[0], &actions, nullptr, argv.data(), envp.data()) != 0) {
+    std::fprintf(stderr, "cannot start %s (DDPRUN_BIN is its folder, absolute)\n", argv[0]);
+    std::abort();
+  }
   posix_spawn_file_actions_destroy(&actions);
   return pid;
 }

@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include <array>
+#include <cstdio>
 #include <cstdlib>
 #include <filesystem>
 
@@ -80,7 +81,11 @@ Program::Program(std::vector<std::string> command, const std::string& folder, Wh
   posix_spawn_file_actions_addchdir_np(&actions, folder.c_str());
   const std::vector<char*> argv = Pointers(command);
   const std::vector<char*> envp = Pointers(variables);
-  if (posix_spawn(&pid_, argv[0], &actions, &attributes, argv.data(), envp.data()) != 0) pid_ = -1;
+  // Signals to pid -1 would go to everybody.
+  if (posix_spawn(&pid_, argv[0], &actions, &attributes, argv.data(), envp.data()) != 0) {
+    std::fprintf(stderr, "cannot start %s (DDPRUN_BIN is its folder, absolute)\n", argv[0]);
+    std::abort();
+  }
   posix_spawn_file_actions_destroy(&actions);
   posix_spawnattr_destroy(&attributes);
 }
