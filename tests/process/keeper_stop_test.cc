@@ -69,6 +69,7 @@ TEST(KeeperStop, ChildOfAnEndedWrapperGetsTermAndTheRestOfTheGrace) {
   EXPECT_THAT(keeper.Log(0), HasSubstr("child saved\n"));
 }
 
+// D2: the order to leave goes to the worker itself; no time-out of a collective is waited for.
 TEST(KeeperStop, AbortedWorkerLeavesByItself) {
   KeeperProcess keeper({.workers = {Fake({"obey-abort"}), Fake({"obey-abort"})}});
   for (int rank : {0, 1}) keeper.AwaitFromWorker("Ready", rank);
@@ -79,6 +80,7 @@ TEST(KeeperStop, AbortedWorkerLeavesByItself) {
   for (int rank : {0, 1}) EXPECT_EQ(keeper.Await("Exited", rank).Integer("CODE"), 3);
 }
 
+// L67, A1: also when it is caught in an abort of NCCL.
 TEST(KeeperStop, AbortedWorkerThatDoesNotLeaveIsKilledAfterHalfASecond) {
   KeeperProcess keeper({.workers = {Fake({"ignore"})}, .grace_ms = 30000});
   keeper.AwaitFromWorker("Hello", 0);
@@ -200,6 +202,7 @@ TEST(KeeperAgent, WorkersOutliveItUnderADaemonUntilTheLeaseEnds) {
   keeper.ExpectNothingLeft(Milliseconds(0));
 }
 
+// A5.
 TEST(KeeperDeath, KillsItsWorkers) {
   ASSERT_EQ(prctl(PR_SET_CHILD_SUBREAPER, 1), 0);
   KeeperProcess keeper(

@@ -160,8 +160,8 @@ TEST_F(RowsNodes, ALostNodeIsTheExitCode) {
   for (pid_t pid : pids) EXPECT_TRUE(WaitGone(pid, 2));
 }
 
-// L19: an agent that hears nothing of its coordinator ends its workers with the lease, and says so
-// in few words. (Its end after a minute is core_agent_test.cc's.)
+// L19, S13: an agent that hears nothing of its coordinator ends its workers with the lease, and
+// says so in few words. (Its end after a minute is core_agent_test.cc's.)
 TEST_F(RowsNodes, WithoutACoordinatorWorkersEndWithTheirLease) {
   Begin("trap '' TERM; while :; do sleep 0.1; done", {"--nnodes", "2", "--lease", "1"});
   const std::vector<pid_t> pids = Workers(1, 4);

@@ -1,5 +1,5 @@
 """Runs the real torchrun and ddprun with the same flags, and compares the environment and the arguments of every
-worker, variable by variable (S23). What differs on purpose stands in may_differ, with its reason in
+worker, variable by variable (S23, L58). What differs on purpose stands in may_differ, with its reason in
 docs/compatibility.md, section Environment.
 
 To be run by a Python that has torch, with DDPRUN_BIN and DDPRUN_SOURCE in the environment.

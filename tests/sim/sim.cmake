@@ -1,4 +1,4 @@
-# The simulator: some hundred seeds that no one has run before (printed; a failing one prints its trace), and the
+# The simulator (R3, L27: any order of leaving and coming back): some hundred seeds that no one has run before (printed; a failing one prints its trace), and the
 # simulator's own tests.
 if(TARGET ddprun-sim)
   add_test(NAME sim_fresh_seeds COMMAND ddprun-sim --fresh 400)

@@ -27,6 +27,7 @@ TEST(World, IsQuietWhenNothingIsSabotaged) {
   EXPECT_EQ(FirstViolation(Sabotage::kNone, 30), "");
 }
 
+// L37.
 TEST(World, SeesTwoGenerationsWhenKeepersIgnoreTheirLeases) {
   EXPECT_THAT(FirstViolation(Sabotage::kKeepersIgnoreLeases, 200), testing::HasSubstr("I1: "));
 }

@@ -185,6 +185,7 @@ struct BadOption {
   std::vector<std::string> says;
 };
 
+// D3: also values that contradict each other.
 TEST_F(SupervisionOptionsTest, EveryBadValueHasItsError) {
   const BadOption cases[] = {
       {{"--restart-on", "0"}, {"--restart-on 0:", "1 to 255"}},

@@ -136,7 +136,7 @@ TEST(NcclGpu, CrossedSendsInOneGroupDoNotBlockEachOther) {
   EXPECT_THAT(results, Each(""));
 }
 
-// TR42: ncclCommInitRank can block for ever.
+// TR42, L65, S26, A3: ncclCommInitRank can block for ever.
 TEST(NcclGpu, ConnectingEndsAtTheDeadlineWhenAPeerNeverComes) {
   if (CountGpus() == 0) GTEST_SKIP() << "no GPU";
   SharedExchange exchange;
@@ -185,6 +185,7 @@ TEST(NcclGpu, AnOperationThatAPeerDoesNotJoinEndsAtItsDeadline) {
   EXPECT_EQ(results[1], "");
 }
 
+// L67, A1: an abort has a bound.
 TEST(NcclGpu, AbortEndsLaterOperationsAndReturnsAtOnce) {
   if (CountGpus() == 0) GTEST_SKIP() << "no GPU";
   SharedExchange exchange;

@@ -1,0 +1,92 @@
+"""Checks the tables of reported troubles in docs/compatibility.md against the tests that they name.
+
+Every row that was reported has its line, once. Each test it names stands in the file it names, and one of the files carries
+the number of the row; a row without a test says why. Exit code 1 when a line is wrong.
+"""
+
+import pathlib
+import re
+import sys
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+PAGE = ROOT / "docs/compatibility.md"
+SECTION = "## Reported troubles and the tests for them"
+# The numbers that reports have been given; some were taken back, so there are gaps.
+NUMBERS = {
+    "L": "1-5 7-8 10-13 15-16 18-19 21 23-24 26-30 32-35 37-39 41-44 46-48 50-52 54-56 58-60 62-63 65-68 70-71 73-74 76",
+    "S": "1-6 8-10 12-17 19-20 22-24 26-27",
+    "R": "1-3 10 13",
+    "D": "1-4 6 8",
+    "A": "1 3-5 7",
+}
+ROW = re.compile(r"\| ([LSRDA]\d+) \| ([^|]+) \| (.*) \|$")
+CITED = re.compile(r"`((?:unit|process|sim|fault|fuzz)/[\w./]+)(?:: ([\w, ]+))?`")
+
+
+def expected():
+    """Every row's number."""
+    for letter, ranges in NUMBERS.items():
+        for part in ranges.split():
+            first, _, last = part.partition("-")
+            for number in range(int(first), int(last or first) + 1):
+                yield f"{letter}{number}"
+
+
+def holds_test(path, text, name):
+    """Whether the file defines this test, in the way of its kind."""
+    if path.suffix == ".cc":
+        return re.search(rf"^TEST(?:_F|_P)?\(\s*\w+,\s*{name}\)", text, re.M)
+    if path.suffix == ".cmake":
+        return re.search(rf"\bNAME\s+{name}\b", text)
+    return re.search(rf"^\s*(?:def|class)\s+{name}\b", text, re.M)
+
+
+def check_row(row, cell):
+    """Yields what is wrong with one line."""
+    cited = CITED.findall(cell)
+    if not cited and len(cell.split()) < 3:
+        yield "names no test and does not say why"
+    carries = not cited
+    for file, names in cited:
+        path = ROOT / "tests" / file
+        if not path.is_file():
+            yield f"tests/{file}: there is no such file"
+            continue
+        text = path.read_text()
+        carries = carries or re.search(rf"\b{row}\b", text)
+        for name in filter(None, (part.strip() for part in names.split(","))):
+            if not holds_test(path, text, name):
+                yield f"tests/{file} has no test {name}"
+    if not carries:
+        yield "none of its tests' files carries its number"
+
+
+def main():
+    """Prints what is wrong, and how to mend it."""
+    text = PAGE.read_text()
+    if SECTION not in text:
+        sys.exit(f"check_rows: {PAGE.relative_to(ROOT)} has no section '{SECTION}'")
+    wrong = []
+    seen = set()
+    wanted = set(expected())
+    for line in text[text.index(SECTION):].splitlines():
+        match = ROW.match(line)
+        if not match:
+            continue
+        row, _, cell = match.groups()
+        if row in seen:
+            wrong.append(f"{row}: stands there twice")
+        if row not in wanted:
+            wrong.append(f"{row}: no report has this number (NUMBERS in scripts/check_rows.py)")
+        seen.add(row)
+        wrong += [f"{row}: {what}" for what in check_row(row, cell)]
+    wrong += [f"{row}: has no line" for row in expected() if row not in seen]
+    for what in wrong:
+        print(f"docs/compatibility.md: {what}")
+    if wrong:
+        print("check_rows: correct the table, or name the test as the table does")
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
