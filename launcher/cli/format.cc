@@ -121,6 +121,11 @@ std::string EventLine(const Json& event) {
                         "; stopping it; where each rank stands: ", Text(event, "report"),
                         " in the run folder");
   }
+  if (name == "init_timed_out") {
+    return absl::StrCat(
+        "generation ", Get<uint64_t>(event, "generation", 0), ": ", Text(event, "reason"),
+        "; stopping it; where each rank stands: ", Text(event, "report"), " in the run folder");
+  }
   if (name == "hang_over") {
     return absl::StrCat("rank ", Get<int64_t>(event, "rank", -1), " stood still for ",
                         Duration(Get<double>(event, "seconds", 0)), " and has moved again");

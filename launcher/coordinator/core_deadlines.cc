@@ -3,7 +3,6 @@
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
 #include "launcher/coordinator/strikes.h"
 #include "launcher/coordinator/turn.h"
 
@@ -11,7 +10,6 @@ namespace ddprun::coordinator {
 namespace {
 
 constexpr int32_t kExitTimeLimit = 124;
-constexpr size_t kRanksNamedMax = 16;
 
 // When this run of ddprun has to stop; 0: never, or it stops already.
 int64_t TimeLimitNs(const State& state) {
@@ -25,6 +23,7 @@ int64_t InitDeadlineNs(const State& state) {
   const double seconds = state.spec.supervision().init_timeout_seconds();
   const Generation& g = state.generation;
   if (seconds <= 0 || state.phase != Phase::kRunning || state.pause.wanted) return 0;
+  if (g.examination && g.examination->for_init) return 0;  // it has passed
   const bool trainer = !state.spec.train_config_json().empty();
   const int64_t from_ns = trainer ? g.started_ns : g.first_ready_ns;
   const bool all = std::all_of(g.workers.begin(), g.workers.end(),
@@ -35,31 +34,6 @@ int64_t InitDeadlineNs(const State& state) {
 
 int64_t AwaitCauseNs(const State& state) {
   return state.phase == Phase::kRunning ? state.generation.await_cause_until_ns : 0;
-}
-
-// L65: a rank that hangs while communicators are made holds all the others.
-void EndForInitTimeout(Turn& turn) {
-  State& s = turn.state;
-  Generation& g = s.generation;
-  std::vector<std::string> missing;
-  size_t more = 0;
-  for (size_t rank = 0; rank < g.workers.size(); ++rank) {
-    const Worker& worker = g.workers[rank];
-    if (worker.ready || worker.exited) continue;
-    if (missing.size() == kRanksNamedMax) {
-      ++more;
-      continue;
-    }
-    g.blamed_rank = missing.empty() ? static_cast<int64_t>(rank) : -1;
-    missing.push_back(absl::StrCat(rank, " (node ", worker.node, ")"));
-  }
-  g.ended_for = Cause::kInitTimeout;
-  EndGeneration(
-      turn, true,
-      absl::StrCat("not ready within ", s.spec.supervision().init_timeout_seconds(),
-                   " s: ", missing.size() == 1 ? "rank " : "ranks ", absl::StrJoin(missing, ", "),
-                   more > 0 ? absl::StrCat(" and ", more, " more") : ""),
-      v1::StopWorkers::ABORT);
 }
 
 void LetNodesIn(Turn& turn) {
@@ -91,7 +65,7 @@ void HandleTime(Turn& turn) {
   const int64_t await_ns = AwaitCauseNs(s);
   if (await_ns != 0 && turn.now_ns >= await_ns) EndForLostPeers(turn);
   const int64_t init_ns = InitDeadlineNs(s);
-  if (init_ns != 0 && turn.now_ns >= init_ns) EndForInitTimeout(turn);
+  if (init_ns != 0 && turn.now_ns >= init_ns) ExamineForInitTimeout(turn);
   const auto& examination = s.generation.examination;
   if (examination && turn.now_ns >= examination->deadline_ns) ConcludeExamination(turn);
   if (s.stop_deadline_ns != 0 && turn.now_ns >= s.stop_deadline_ns) {

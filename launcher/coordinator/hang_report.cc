@@ -52,6 +52,16 @@ std::string PlaceText(const Json& worker) {
   return text;
 }
 
+void AddPlaces(const Generation& g, Json& report) {
+  report["silent_nodes"] = g.examination->awaited;
+  report["workers"] = Json::array();
+  for (const auto& [rank, place] : g.examination->places) {
+    Json worker = PlaceJson(g.workers[rank].node, place);
+    worker["ready"] = g.workers[rank].ready;
+    report["workers"].push_back(std::move(worker));
+  }
+}
+
 }  // namespace
 
 std::string HangReportName(uint64_t generation) {
@@ -59,24 +69,32 @@ std::string HangReportName(uint64_t generation) {
 }
 
 Json HangReport(const State& state, const HangVerdict& verdict) {
-  const Generation& g = state.generation;
-  Json report = {{"generation", g.number},
+  Json report = {{"generation", state.generation.number},
+                 {"cause", CauseName(Cause::kHang)},
                  {"hang_timeout_seconds", state.spec.supervision().hang_timeout_seconds()},
                  {"rank", verdict.rank},
                  {"reason", verdict.reason},
                  {"seconds", verdict.seconds},
-                 {"found_by", g.examination->found_by}};
-  report["silent_nodes"] = g.examination->awaited;
-  report["workers"] = Json::array();
-  for (const auto& [rank, place] : g.examination->places) {
-    report["workers"].push_back(PlaceJson(g.workers[rank].node, place));
-  }
+                 {"found_by", state.generation.examination->found_by}};
+  AddPlaces(state.generation, report);
+  return report;
+}
+
+Json InitReport(const State& state, int64_t rank, const std::string& reason) {
+  Json report = {{"generation", state.generation.number},
+                 {"cause", CauseName(Cause::kInitTimeout)},
+                 {"init_timeout_seconds", state.spec.supervision().init_timeout_seconds()},
+                 {"rank", rank},
+                 {"reason", reason}};
+  AddPlaces(state.generation, report);
   return report;
 }
 
 std::string HangReportText(const Json& report) {
-  std::string text = absl::StrCat("generation ", report.value("generation", uint64_t{0}),
-                                  " stood still: ", report.value("reason", ""), "\n");
+  const bool init = report.value("cause", "") == CauseName(Cause::kInitTimeout);
+  std::string text =
+      absl::StrCat("generation ", report.value("generation", uint64_t{0}),
+                   init ? " did not start: " : " stood still: ", report.value("reason", ""), "\n");
   for (const auto& node : report["silent_nodes"]) {
     absl::StrAppend(&text, "node ", node.get<std::string>(), " did not answer\n");
   }

@@ -1,4 +1,4 @@
-// The report on a hang: where each rank stood. Pure.
+// The report on a hang, or on ranks that were not ready in time: where each one stood. Pure.
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -13,7 +13,9 @@ namespace ddprun::coordinator {
 std::string HangReportName(uint64_t generation);
 // REQUIRES: the generation's examination is there.
 nlohmann::ordered_json HangReport(const State& state, const HangVerdict& verdict);
-// The same for people.
+// The same of ranks that were not ready in time; `rank`: the one behind, or −1.
+nlohmann::ordered_json InitReport(const State& state, int64_t rank, const std::string& reason);
+// Either one for people.
 std::string HangReportText(const nlohmann::ordered_json& report);
 
 }  // namespace ddprun::coordinator

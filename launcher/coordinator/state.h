@@ -95,8 +95,10 @@ struct EdgeAgreement {
   uint64_t step = 0;                   // once told
 };
 
-// A look at all workers of a generation in which one stands still (core_hang.cc).
+// A look at all workers of a generation in which one stands still, or is not ready in time
+// (core_hang.cc).
 struct Examination {
+  bool for_init = false;  // not every rank was ready in time
   uint32_t found_by = 0;  // the rank that was told first
   double seconds = 0;
   int64_t deadline_ns = 0;

@@ -65,6 +65,8 @@ void HandleAwait(Turn& turn, Node& node, const v1::Await& await);
 // core_hang.cc: what stands still.
 void HandleWorkerStalled(Turn& turn, const v1::WorkerStalled& stalled);
 void HandleWorkersExamined(Turn& turn, const Node& node, const v1::WorkersExamined& examined);
+// L65: not every rank was ready in time. It is looked where they stand before they are ended.
+void ExamineForInitTimeout(Turn& turn);
 // All have answered, or their time is over.
 void ConcludeExamination(Turn& turn);
 

@@ -131,5 +131,32 @@ TEST(Hang, WithoutRestartsTheJobFails) {
   EXPECT_THAT(launch.Result()["first_failure"]["reason"].get<std::string>(), HasSubstr("hung"));
 }
 
+// L65, S26: rank 0 is ready, rank 1 never comes. It is named with the place where it stands, and
+// the next generation succeeds.
+TEST(InitTimeout, TheRankThatIsNotReadyIsExaminedAndNamed) {
+  const std::string trainer = ExamplePath("c_trainer") + " 20 5000";
+  Launch launch(Mode::kTogether, 2,
+                {"--init-timeout", "1", "--", "sh", "-c",
+                 "[ $DDPRUN_GENERATION = 1 ] && [ $RANK = 1 ] && exec sleep 999; exec " + trainer});
+  const Finished finished = launch.Wait();
+  EXPECT_EQ(finished.exit_code, 0) << finished.output;
+  const auto found = launch.WaitForEvent("init_timed_out", 1, 1);
+  ASSERT_TRUE(found) << finished.output;
+  EXPECT_EQ((*found)["rank"], 1);
+  EXPECT_THAT((*found)["reason"].get<std::string>(),
+              AllOf(HasSubstr("not ready within 1 s: rank 1"), HasSubstr("rank 1: sleeping")));
+  const auto ended = launch.WaitForEvent("generation_ended", 1, 1);
+  EXPECT_EQ((*ended)["cause"], "init_timeout");
+  EXPECT_EQ((*ended)["rank"], 1);
+  const Launch::Json report = Report(launch, 1);
+  EXPECT_EQ(report["cause"], "init_timeout");
+  ASSERT_EQ(report["workers"].size(), 2u);
+  EXPECT_EQ(report["workers"][0]["ready"], true);
+  EXPECT_EQ(report["workers"][1]["ready"], false);
+  EXPECT_NE(report["workers"][1]["stack"], "");
+  EXPECT_THAT(ReadText(launch.run_dir() + "/reports/hang-g1.txt"), HasSubstr("did not start"));
+  EXPECT_THAT(finished.output, HasSubstr("reports/hang-g1.json"));
+}
+
 }  // namespace
 }  // namespace ddprun::testing
