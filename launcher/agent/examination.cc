@@ -48,8 +48,9 @@ void Examination::Cancel() {
 bool Examination::Take(const Packet& packet) {
   if (packet.type() == "Places") {
     v1::WorkerPlace place = PlaceOf(packet);
-    if (stage_ == Stage::kPlaces) *answer_.add_workers() = std::move(place);
-    if (stage_ == Stage::kPlacesAgain) {
+    if (stage_ == Stage::kPlaces) {
+      *answer_.add_workers() = std::move(place);
+    } else if (stage_ == Stage::kPlacesAgain) {
       for (v1::WorkerPlace& worker : *answer_.mutable_workers()) {
         if (worker.rank() != place.rank()) continue;
         worker.set_seconds_still(place.seconds_still());

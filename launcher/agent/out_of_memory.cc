@@ -41,11 +41,11 @@ bool HasWord(std::string_view list, std::string_view word) {
 std::string Unescaped(std::string_view text) {
   std::string plain;
   for (size_t i = 0; i < text.size(); ++i) {
-    unsigned code = 0;
     const std::string_view digits = text.substr(i + 1, 3);
-    const bool escaped =
-        text[i] == '\\' && digits.size() == 3 &&
-        std::from_chars(digits.data(), digits.data() + 3, code, 8).ptr == digits.data() + 3;
+    const bool escaped = text[i] == '\\' && digits.size() == 3 &&
+                         digits.find_first_not_of("01234567") == std::string_view::npos;
+    unsigned code = 0;
+    for (const char digit : digits) code = code * 8 + static_cast<unsigned>(digit - '0');
     plain.push_back(escaped ? static_cast<char>(code) : text[i]);
     if (escaped) i += 3;
   }

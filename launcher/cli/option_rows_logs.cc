@@ -30,7 +30,7 @@ absl::Status SetSince(OptionText text, LogsOptions* o) {
   if (text[0] == '@' && absl::SimpleAtod(text.substr(1), &epoch)) {
     o->since_seconds = epoch;
   } else if (const std::optional<double> local = LocalTime(text)) {
-    o->since_seconds = *local;
+    o->since_seconds = local;
   } else if (const absl::StatusOr<double> ago = ParseSeconds(text); ago.ok()) {
     o->since_seconds_ago = *ago;
   } else {

@@ -43,7 +43,9 @@ std::vector<std::string> Environment(const Hook& hook) {
     const std::string name = text.substr(0, text.find('='));
     if (name != "DDPRUN_REPORT" && !hook.environment.contains(name)) variables.push_back(text);
   }
-  for (const auto& [name, value] : hook.environment) variables.push_back(name + "=" + value);
+  for (const auto& [name, value] : hook.environment) {
+    variables.push_back(absl::StrCat(name, "=", value));
+  }
   return variables;
 }
 
@@ -51,6 +53,7 @@ std::vector<std::string> Environment(const Hook& hook) {
 int Spawn(const Hook& hook, pid_t* pid) {
   std::vector<std::string> variables = Environment(hook);
   std::vector<char*> envp;
+  envp.reserve(variables.size() + 1);
   for (auto& variable : variables) envp.push_back(variable.data());
   envp.push_back(nullptr);
   std::string shell = "/bin/sh", dash_c = "-c", command = hook.command;

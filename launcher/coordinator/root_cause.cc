@@ -193,6 +193,7 @@ std::vector<FailureGroup> GroupLastWords(const Generation& generation) {
     by_text[LastWords(worker).substr(0, kGroupTextBytesMax)].push_back(static_cast<uint32_t>(rank));
   }
   std::vector<FailureGroup> groups;
+  groups.reserve(by_text.size());
   for (auto& [text, ranks] : by_text) groups.push_back({std::move(ranks), text});
   std::stable_sort(groups.begin(), groups.end(), [](const FailureGroup& a, const FailureGroup& b) {
     return a.ranks.size() > b.ranks.size();

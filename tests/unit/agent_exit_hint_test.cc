@@ -20,13 +20,13 @@ struct Case {
 constexpr Case kCases[] = {
     {"GlooPeerClosed", v1::HINT_COMMUNICATION,
      "Traceback (most recent call last):\n"
-     "  File \"/home/u/train.py\", line 31, in <module>\n"
+     "  File \"/srv/u/train.py\", line 31, in <module>\n"
      "    loss.backward()\n"
      "RuntimeError: [/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:537] Connection closed "
      "by peer [10.0.0.4]:31822\n"},
     {"GlooThroughTheLaunchersPrefix", v1::HINT_COMMUNICATION,
      "[rank1]: Traceback (most recent call last):\n"
-     "[rank1]:   File \"/home/u/train.py\", line 31, in <module>\n"
+     "[rank1]:   File \"/srv/u/train.py\", line 31, in <module>\n"
      "[rank1]:     dist.barrier()\n"
      "[rank1]: RuntimeError: [../third_party/gloo/gloo/transport/tcp/pair.cc:534] Connection reset "
      "by peer [127.0.0.1]:52154\n"},
