@@ -95,7 +95,7 @@ class Agent::Impl {
   void Connect() {
     stream_.reset();
     stream_ = std::make_unique<CoordinatorStream>(
-        options_.channel,
+        options_.channel, options_.over_network,
         [this](v1::CoordinatorMessage message) {
           Post(CoordinatorSaid{std::move(message), 0, 0});
         },
@@ -168,7 +168,16 @@ class Agent::Impl {
     if (read(wake_fd_, &count, sizeof count) < 0) return;  // nothing was posted
   }
 
+  // Once, so that nobody waits for a coordinator whose address is wrong without knowing.
+  void SayThatNobodyAnswers(const std::string& reason) {
+    if (told_that_nobody_answers_ || state_.link_number != 0) return;
+    told_that_nobody_answers_ = true;
+    options_.console->Say(absl::StrCat("ddprun: ", reason, "; trying again for 10 min"));
+  }
+
   void Handle(const Event& event) {
+    if (const auto* broken = std::get_if<Disconnected>(&event))
+      SayThatNobodyAnswers(broken->reason);
     if (const auto* said = std::get_if<CoordinatorSaid>(&event)) {
       if (said->message.has_welcome())
         clock_.Welcomed(state_.identity.boot_id, said->message.welcome().boot_id());
@@ -224,6 +233,7 @@ class Agent::Impl {
   State state_;
   std::unique_ptr<CoordinatorStream> stream_;
   int64_t reconnect_ns_ = 0;
+  bool told_that_nobody_answers_ = false;
   LeaseClock clock_;  // of everything that Step is told
   std::unique_ptr<NodeGeneration> generation_;
 

@@ -22,6 +22,7 @@ struct AgentOptions {
   Identity identity;  // node, slots, job_id, address, node_rank_wanted, version; boot_id and
                       // incarnation are filled in
   std::shared_ptr<grpc::Channel> channel;
+  bool over_network = false;   // the channel is no in-process one
   std::string keeper_path;     // ddprun-keeper
   std::string worker_path;     // ddp-worker, for jobs of the built-in trainer
   Console* console = nullptr;  // outlives the agent

@@ -10,9 +10,10 @@ namespace ddprun::agent {
 namespace {
 
 constexpr int64_t kSecondNs = 1'000'000'000;
-constexpr int64_t kReconnectNs = kSecondNs / 4;  // between two tries; shorter than any lease
-constexpr int64_t kGiveUpNs = 60 * kSecondNs;    // L19: an agent without its coordinator ends
-constexpr size_t kHeartbeatsKept = 64;           // unanswered ones; older than any lease in use
+constexpr int64_t kReconnectNs = kSecondNs / 4;      // between two tries; shorter than any lease
+constexpr int64_t kGiveUpNs = 60 * kSecondNs;        // L19: an agent without its coordinator ends
+constexpr int64_t kFirstGiveUpNs = 600 * kSecondNs;  // L41: … one that has not come yet may be late
+constexpr size_t kHeartbeatsKept = 64;               // unanswered ones; older than any lease in use
 
 struct Turn {
   State& state;
@@ -285,7 +286,9 @@ void HandleDisconnected(Turn& turn, const Disconnected& event) {
     turn.out.push_back(End{1, event.reason});
     return;
   }
-  if (s.give_up_ns == 0) s.give_up_ns = turn.now_ns + kGiveUpNs;
+  if (s.give_up_ns == 0) {
+    s.give_up_ns = turn.now_ns + (s.link_number == 0 ? kFirstGiveUpNs : kGiveUpNs);
+  }
   turn.out.push_back(Reconnect{turn.now_ns + kReconnectNs});
 }
 
@@ -319,7 +322,8 @@ void HandleTime(Turn& turn) {
   }
   if (!s.attached && s.give_up_ns != 0 && turn.now_ns >= s.give_up_ns && !s.running) {
     s.ended = true;
-    turn.out.push_back(End{1, "the coordinator did not answer for 60 s"});
+    turn.out.push_back(End{1, s.link_number == 0 ? "no coordinator answered for 10 min"
+                                                 : "the coordinator did not answer for 60 s"});
   }
 }
 

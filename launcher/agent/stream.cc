@@ -6,17 +6,32 @@
 
 namespace ddprun::agent {
 
-CoordinatorStream::CoordinatorStream(std::shared_ptr<grpc::Channel> channel,
+namespace {
+
+// gRPC works on a connection only while somebody waits for it. A call that fails fast does not: an
+// agent that merely tried again would find a coordinator that has come up after up to 5 s.
+void AwaitConnection(grpc::Channel& channel) {
+  channel.WaitForConnected(
+      std::chrono::system_clock::now() +
+      std::chrono::milliseconds(static_cast<int>(CoordinatorStream::kConnectSeconds * 1000)));
+}
+
+}  // namespace
+
+CoordinatorStream::CoordinatorStream(std::shared_ptr<grpc::Channel> channel, bool over_network,
                                      std::function<void(v1::CoordinatorMessage)> on_message,
                                      std::function<void(std::string reason)> on_end)
-    : stub_(v1::AgentService::NewStub(channel)), stream_(stub_->Attach(&context_)) {
-  writer_ = std::thread([this] {
-    while (std::optional<v1::AgentMessage> message = outgoing_.Take(std::nullopt)) {
-      if (!stream_->Write(*message)) return;
-    }
-    stream_->WritesDone();
-  });
-  reader_ = std::thread([this, on_message = std::move(on_message), on_end = std::move(on_end)] {
+    : stub_(v1::AgentService::NewStub(channel)) {
+  reader_ = std::thread([this, channel = std::move(channel), over_network,
+                         on_message = std::move(on_message), on_end = std::move(on_end)] {
+    if (over_network) AwaitConnection(*channel);
+    stream_ = stub_->Attach(&context_);
+    writer_ = std::thread([this] {
+      while (std::optional<v1::AgentMessage> message = outgoing_.Take(std::nullopt)) {
+        if (!stream_->Write(*message)) return;
+      }
+      stream_->WritesDone();
+    });
     v1::CoordinatorMessage message;
     while (stream_->Read(&message)) on_message(std::move(message));
     outgoing_.Close();

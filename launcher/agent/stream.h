@@ -20,7 +20,10 @@ namespace ddprun::agent {
 
 class CoordinatorStream {
  public:
-  CoordinatorStream(std::shared_ptr<grpc::Channel> channel,
+  // `over_network`: the channel may have to connect first, which is waited for (on the reading
+  // thread) for at most kConnectSeconds; then the stream ends, to be tried again.
+  static constexpr double kConnectSeconds = 0.5;
+  CoordinatorStream(std::shared_ptr<grpc::Channel> channel, bool over_network,
                     std::function<void(v1::CoordinatorMessage)> on_message,
                     std::function<void(std::string reason)> on_end);
   // Writes what is queued; gives the coordinator a second to end the stream, then cuts it off.

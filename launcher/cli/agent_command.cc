@@ -88,6 +88,7 @@ absl::StatusOr<agent::AgentOptions> MakeAgentOptions(const Options& options,
   agent.identity.slots = *slots;
   agent.identity.node_rank_wanted = options.node_rank.value_or(-1);
   agent.channel = ChannelTo(options.coordinator);
+  agent.over_network = true;
   agent.keeper_path = JoinPath(here.binary_folder, "ddprun-keeper");
   agent.worker_path = JoinPath(here.binary_folder, "ddp-worker");
   agent.console = console;

@@ -231,10 +231,14 @@ TEST(RowsRendezvous, AnAgentWaitsForItsCoordinator) {
     EXPECT_EQ(probe.Wait(10), 143);
   }
   Program agent(Agent(address, {}), folder.path());
-  EXPECT_TRUE(agent.Says("offers 1 workers to " + address));
-  EXPECT_FALSE(WaitGone(agent.pid(), 0.7)) << "it did not wait";
+  EXPECT_TRUE(agent.Says("trying again for 10 min"));
+  // Longer than gRPC takes to back off as far as it may.
+  EXPECT_FALSE(WaitGone(agent.pid(), 1.5)) << "it did not wait";
   Program coordinator(Coordinator(address, {"--run-dir", "r"}), folder.path());
+  ASSERT_TRUE(coordinator.Says("listening on "));
+  const auto listening = Clock::now();
   EXPECT_EQ(coordinator.Wait(20), 0) << coordinator.Output();
+  EXPECT_LT(Clock::now() - listening, std::chrono::seconds(3)) << "it was found late";
   EXPECT_EQ(agent.Wait(10), 0) << agent.Output();
 }
 

@@ -87,8 +87,8 @@ std::string AddressOf(Running& coordinator) {
   return text.substr(start, text.find('\n', start) - start);
 }
 
-// S22, L28, L47: two agents over TCP with uneven numbers of workers; the code of the worker at fault
-// arrives.
+// S22, L28, L47: two agents over TCP with uneven numbers of workers; the code of the worker at
+// fault arrives.
 TEST(ApartTest, CoordinatorAndAgentsRunAJobOverTcp) {
   // Rank 4 ends when all have spoken, since its failure ends the others.
   const std::string script =

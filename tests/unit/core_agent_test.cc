@@ -240,6 +240,17 @@ TEST_F(CoreAgent, GivesUpAfterAMinuteWithoutACoordinator) {
   EXPECT_EQ(Only<End>().exit_code, 1);
 }
 
+// L41: one whose coordinator has not come yet waits for ten.
+TEST_F(CoreAgent, WaitsTenMinutesForACoordinatorThatComesLater) {
+  const int64_t begin = now_ns_;
+  Do(Connected{});
+  Do(Disconnected{"connection refused"});
+  now_ns_ = NextDeadlineNs(state_);
+  EXPECT_EQ(now_ns_ - begin, 600 * kSecondNs);
+  Do(TimePassed{});
+  EXPECT_EQ(Only<End>().exit_code, 1);
+}
+
 TEST_F(CoreAgent, EndsWithTheJobWhenNothingRunsAnyMore) {
   Attach();
   Hear(StartOf(1));
