@@ -17,7 +17,7 @@ namespace ddprun::keeper {
 inline constexpr size_t kSpecBytesMax = size_t{256} << 20;  // 4,096 workers with 64 KiB each
 inline constexpr size_t kWorkersMax = 4096;
 inline constexpr int64_t kLogBytesMaxMin = 4096;  // fewer would make more files than log
-inline constexpr int kCpuMax = 8191;  // the highest number that a CPU may have
+inline constexpr int kCpuMax = 8191;              // the highest number that a CPU may have
 inline constexpr int64_t kDurationMsMax = int64_t{30} * 86'400'000;  // keeps nanoseconds in range
 
 struct WorkerSpec {
