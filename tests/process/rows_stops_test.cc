@@ -198,6 +198,26 @@ TEST_F(RowsTerminal, CtrlCAtCoordinatorOrAgentLeavesNothing) {
   }
 }
 
+// S24: SIGTERM at any moment of the start, from before the program has looked at its command line
+// to after its workers run: the end comes at once, and leaves nobody.
+TEST_F(RowsTerminal, ASigtermAtAnyMomentOfTheStartLeavesNothing) {
+  constexpr int kMoments = 25;
+  for (int moment = 0; moment < kMoments; ++moment) {
+    const std::string run = std::string("r").append(std::to_string(moment));
+    Program program(Command({"--nproc", "2", "--run-dir", run, "--", "/bin/bash", "-c",
+                             "echo $$ > $DDPRUN_STATE_DIR/pid-$RANK; exec sleep 600"}),
+                    folder_.path());
+    WaitGone(program.pid(), 0.002 * moment);
+    program.Signal(SIGTERM);
+    EXPECT_EQ(program.Wait(5), 143) << program.Output();
+    for (const char* rank : {"0", "1"}) {
+      const std::string text =
+          ReadText(std::string(folder_ / run).append("/state/pid-").append(rank));
+      EXPECT_TRUE(text.empty() || WaitGone(std::stoi(text), 0)) << moment;
+    }
+  }
+}
+
 // L11, S8: the terminal is closed. Without nohup the job is stopped, and its worker may save.
 TEST_F(RowsTerminal, TheEndOfTheTerminalStopsTheJobInOrder) {
   Program program(Command({"--run-dir", "r", "--", "/bin/bash", "-c",
