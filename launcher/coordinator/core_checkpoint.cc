@@ -70,6 +70,13 @@ void PassSignalOn(Turn& turn, int32_t signal) {
   turn.SendToMembers(message);
 }
 
+void DropRefused(Turn& turn, const v1::CheckpointFact& fact) {
+  const std::string dropped = absl::StrCat("rank ", fact.rank(), ": ", fact.reason());
+  turn.state.generation.refused =
+      RefusedCheckpoint{fact.step(), fact.rank(), fact.reason(), dropped};
+  DropCheckpoint(turn, dropped);
+}
+
 void AddShards(Turn& turn, PendingCheckpoint& checkpoint, const v1::CheckpointFact& fact) {
   Generation& g = turn.state.generation;
   checkpoint.shards.try_emplace(fact.rank(), fact.files().begin(), fact.files().end());
@@ -220,14 +227,13 @@ void HandleCheckpointFact(Turn& turn, const v1::CheckpointFact& fact) {
   }
   PendingCheckpoint& checkpoint = *g.checkpoint;
   if (g.failed_ahead && g.failed_ahead->step() == checkpoint.step) {
-    return DropCheckpoint(
-        turn, absl::StrCat("rank ", g.failed_ahead->rank(), ": ", g.failed_ahead->reason()));
+    return DropRefused(turn, *g.failed_ahead);
   }
   switch (fact.what()) {
     case v1::CheckpointFact::WRITTEN:
       return AddShards(turn, checkpoint, fact);
     case v1::CheckpointFact::FAILED:
-      return DropCheckpoint(turn, absl::StrCat("rank ", fact.rank(), ": ", fact.reason()));
+      return DropRefused(turn, fact);
     default:
       return;
   }

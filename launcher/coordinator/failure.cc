@@ -115,6 +115,13 @@ FailureRecord MakeFailure(const State& state, bool before_start) {
   }
   AddWorker(g.workers[root.rank], failure);
   failure.cause = CauseOf(g.workers[root.rank], root.certain);
+  if (root.ended_by >= 0) {
+    // The rank to blame may have been ended by order: the exit code is that of the one that failed.
+    const auto& exited = g.workers[root.ended_by].exited;
+    failure.exit_code = exited ? exited->exit_code() : 0;
+    failure.signal = exited ? exited->signal() : 0;
+    failure.cause = Cause::kWorkerError;
+  }
   return failure;
 }
 

@@ -6,6 +6,7 @@
 #include <cstring>
 #include <limits>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "absl/strings/strip.h"
@@ -15,6 +16,8 @@ namespace {
 
 constexpr size_t kGroupsMax = 16;
 constexpr size_t kGroupTextBytesMax = 400;  // as a line of a log tail
+// A worker keeps, and a log line shows, less than a rank may say.
+constexpr size_t kRefusalBytesCompared = 120;
 constexpr int64_t kNever = std::numeric_limits<int64_t>::max();
 
 bool EndedBadly(const Worker& worker) {
@@ -106,6 +109,27 @@ std::string Describe(const Worker& worker) {
   return text.empty() ? "failed" : text;
 }
 
+// The rank failed since another one could not write its part of a checkpoint: its own report, its
+// error file or the end of its log says what it was told.
+bool QuotesRefusal(const Worker& worker, const Generation& generation) {
+  if (!generation.refused) return false;
+  const std::string told = generation.refused->dropped.substr(0, kRefusalBytesCompared);
+  if (worker.failed && absl::StrContains(worker.failed->message(), told)) return true;
+  if (!worker.exited) return false;
+  const v1::WorkerExited& exited = *worker.exited;
+  if (exited.has_error() && absl::StrContains(exited.error().message(), told)) return true;
+  return std::any_of(exited.log_tail().begin(), exited.log_tail().end(),
+                     [&](const std::string& line) { return absl::StrContains(line, told); });
+}
+
+RootCause RefusalCause(const Generation& generation, int64_t ended_by) {
+  const RefusedCheckpoint& refused = *generation.refused;
+  RootCause cause{refused.rank, absl::StrCat("could not write its part of the checkpoint of step ",
+                                             refused.step, ": ", refused.reason)};
+  if (ended_by != cause.rank) cause.ended_by = ended_by;
+  return cause;
+}
+
 }  // namespace
 
 std::string SignalName(int signal) {
@@ -159,6 +183,9 @@ RootCause FindRootCause(const Generation& generation,
     return rank;
   };
   int64_t rank = earliest(EvidenceNs);
+  if (rank >= 0 && QuotesRefusal(generation.workers[rank], generation)) {
+    return RefusalCause(generation, rank);
+  }
   if (rank >= 0) return {rank, Describe(generation.workers[rank]), true};
   const int64_t lost = earliest(CommunicationNs);
   if (lost >= 0 && !workers_abort) {
@@ -178,7 +205,10 @@ std::vector<uint32_t> SecondaryRanks(const Generation& generation, int64_t root)
   std::vector<uint32_t> ranks;
   for (size_t rank = 0; rank < generation.workers.size(); ++rank) {
     const Worker& worker = generation.workers[rank];
-    if (static_cast<int64_t>(rank) != root && EndedBadly(worker) && IsCommunication(worker)) {
+    const bool quotes =
+        generation.refused && generation.refused->rank == root && QuotesRefusal(worker, generation);
+    if (static_cast<int64_t>(rank) != root && EndedBadly(worker) &&
+        (IsCommunication(worker) || quotes)) {
       ranks.push_back(static_cast<uint32_t>(rank));
     }
   }

@@ -5,8 +5,10 @@
 // code other than 0, or a signal) unless it shows a communication error or was ended by our own
 // stop. Times are the nodes' clocks corrected by their offsets. Where every worker that ended by
 // itself only lost its peers, one that failed in its own way while it was being stopped is named:
-// it was dying already when its peers noticed. Only when no such evidence exists is the earliest
-// communication error named, and the text says that the cause is not known. Pure.
+// it was dying already when its peers noticed. Where the evidence only quotes a checkpoint
+// that was dropped (a run whose last one is not saved fails), the rank that could not write its
+// part is named. Only when no such evidence exists is the earliest communication error named, and
+// the text says that the cause is not known. Pure.
 #pragma once
 
 #include <cstdint>
@@ -22,6 +24,7 @@ struct RootCause {
   int64_t rank = -1;
   std::string reason;  // one line for people
   bool certain = true;
+  int64_t ended_by = -1;  // another rank, whose end ended the generation; −1: `rank` itself
 };
 
 // `offsets_ns`: coordinator minus node, by node name. `workers_abort`: the workers are our

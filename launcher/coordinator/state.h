@@ -86,6 +86,14 @@ struct PendingCheckpoint {
   std::map<uint32_t, std::vector<v1::ShardFile>> shards;  // by rank
 };
 
+// A checkpoint that was dropped since a rank could not write its part.
+struct RefusedCheckpoint {
+  uint64_t step = 0;
+  uint32_t rank = 0;
+  std::string reason;   // the rank's own
+  std::string dropped;  // as the other ranks were told
+};
+
 // A request for a checkpoint at an agreed step (worker_protocol.md, "Agreed step").
 struct EdgeAgreement {
   uint64_t id = 0;
@@ -144,6 +152,7 @@ struct Generation {
   std::optional<PendingCheckpoint> checkpoint;
   uint64_t settled_step = 0;  // newest step whose checkpoint was committed or dropped
   std::optional<v1::CheckpointFact> failed_ahead;  // a refusal of the step after the one committing
+  std::optional<RefusedCheckpoint> refused;        // the last one
   std::optional<Examination> examination;
   int64_t paused_ns = 0;  // of its life, pauses that are over
   std::optional<EdgeAgreement> agreement;

@@ -2,6 +2,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <csignal>
+
 #include "launcher/coordinator/ranks.h"
 #include "launcher/coordinator/root_cause.h"
 #include "tests/unit/core_harness.h"
@@ -62,6 +64,72 @@ TEST(RootCause, IsNotAnEndThatWeOrdered) {
   job.StopAll();
   EXPECT_EQ(job.Event("generation_ended")["rank"], 3);
   EXPECT_EQ(job.state.failures.back().signal, 11);
+}
+
+// A rank cannot write its part of the last checkpoint; another one is the first to fail for it.
+class RefusedCheckpointCause : public testing::Test {
+ protected:
+  RefusedCheckpointCause() {
+    job.spec.mutable_restart()->set_max_restarts(0);
+    job.Start();
+    job.ReadyAll();
+    job.Checkpoint(0, 50, v1::CheckpointFact::STARTED);
+    job.Checkpoint(2, 50, v1::CheckpointFact::FAILED);
+  }
+  void FailWith(uint32_t rank, const std::string& text) {
+    v1::AgentMessage message;
+    message.mutable_worker_failed()->set_generation(1);
+    message.mutable_worker_failed()->set_rank(rank);
+    message.mutable_worker_failed()->set_kind(v1::WorkerFailed::ERROR);
+    message.mutable_worker_failed()->set_message(text);
+    message.mutable_worker_failed()->set_time_ns(job.now_ns);
+    job.Say(job.NodeOf(rank), message);
+  }
+  CoreHarness job;
+};
+
+TEST_F(RefusedCheckpointCause, IsTheRankThatCouldNotWriteItWhoeverSpeaksFirst) {
+  FailWith(0, "the checkpoint at the end of the run was not saved: dropped: rank 2: no space");
+  job.Exit(0, 3, 0, false, job.now_ns + kMs);
+  FailWith(2, "the checkpoint at the end of the run was not saved: dropped: rank 2: no space");
+  job.Exit(2, 143, 0, true, job.now_ns + 2 * kMs);
+  job.Exit(1, 0, SIGTERM, true);
+  job.Exit(3, 0, SIGTERM, true);
+  job.StopAll();
+  EXPECT_EQ(job.Event("generation_ended")["rank"], 2);
+  EXPECT_EQ(job.Event("generation_ended")["cause"], "worker_error");
+  EXPECT_EQ(job.Event("generation_ended")["reason"],
+            "could not write its part of the checkpoint of step 50: no space");
+  ASSERT_EQ(job.state.failures.size(), 1u);
+  EXPECT_EQ(job.state.failures[0].node, "b");
+  EXPECT_EQ(job.state.failures[0].secondary, std::vector<uint32_t>{0});
+  ASSERT_TRUE(job.outcome);
+  EXPECT_EQ(job.outcome->exit_code, 3);
+}
+
+// A program that makes no report: the end of its log tells.
+TEST_F(RefusedCheckpointCause, IsReadInTheLogOfAProgramToo) {
+  v1::AgentMessage message;
+  auto* exited = message.mutable_worker_exited();
+  exited->set_generation(1);
+  exited->set_rank(1);
+  exited->set_exit_code(5);
+  exited->set_time_ns(job.now_ns);
+  exited->add_log_tail("the checkpoint of step 50 was dropped: rank 2: no space");
+  job.Say(job.NodeOf(1), message);
+  for (uint32_t rank : {0, 2, 3}) job.Exit(rank, 0, SIGTERM, true);
+  job.StopAll();
+  EXPECT_EQ(job.Event("generation_ended")["rank"], 2);
+  ASSERT_TRUE(job.outcome);
+  EXPECT_EQ(job.outcome->exit_code, 5);
+}
+
+// A rank that fails of something else afterwards is its own cause.
+TEST_F(RefusedCheckpointCause, IsNotBlamedForAnotherFailure) {
+  FailWith(0, "out of data");
+  job.Exit(0, 1);
+  job.StopAll();
+  EXPECT_EQ(job.Event("generation_ended")["rank"], 0);
 }
 
 TEST(RootCause, SaysSoWhenOnlyLostPeersAreKnown) {
