@@ -17,6 +17,22 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
+constexpr off_t kReserveBytes = 262'144;  // result.json with 100 failures, and some 1,000 events
+constexpr const char* kReserveName = ".reserve";
+
+bool IsFull(int error) {
+  return error == ENOSPC || error == EDQUOT;
+}
+
+// Returns the bytes that were written; fewer than all: `error` says why.
+size_t Append(int fd, const std::string& text, int* error) {
+  *error = 0;
+  const ssize_t written = write(fd, text.data(), text.size());
+  if (written < 0) *error = errno;
+  if (written >= 0 && static_cast<size_t>(written) < text.size()) *error = ENOSPC;
+  return written > 0 ? static_cast<size_t>(written) : 0;
+}
+
 absl::StatusOr<int> TakeLock(const std::string& path) {
   const std::string lock = JoinPath(path, ".lock");
   int fd = open(lock.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644);
@@ -100,13 +116,40 @@ std::string RunFolder::AppendEvent(const Json& event, double t, absl::Status* st
   Json full = {{"t", t}};
   full.update(event);
   std::string line = full.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n";
-  const ssize_t written = write(events_fd_, line.data(), line.size());
-  *status = written == static_cast<ssize_t>(line.size())
-                ? absl::OkStatus()
-                : absl::ErrnoToStatus(written < 0 ? errno : ENOSPC,
-                                      absl::StrCat("cannot append to ", path_, "/events.jsonl"));
+  const std::string torn = torn_ ? "\n" : "";
+  int error = 0;
+  size_t written = Append(events_fd_, torn + line, &error);
+  if (IsFull(error) && ReleaseHalf()) {
+    written += Append(events_fd_, (torn + line).substr(written), &error);
+  }
+  const bool whole = written == torn.size() + line.size();
+  if (written > 0) torn_ = !whole;
+  *status =
+      whole ? absl::OkStatus()
+            : absl::ErrnoToStatus(error, absl::StrCat("cannot append to ", path_, "/events.jsonl"));
   line.pop_back();
   return line;
+}
+
+void RunFolder::MakeReserve() {
+  const std::string name = JoinPath(path_, kReserveName);
+  const int fd = open(name.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644);
+  if (fd < 0) return;
+  reserve_whole_ = posix_fallocate(fd, 0, kReserveBytes) == 0;
+  close(fd);
+  if (!reserve_whole_) unlink(name.c_str());
+}
+
+bool RunFolder::ReleaseHalf() {
+  if (!reserve_whole_) return false;
+  reserve_whole_ = false;
+  took_reserve_ = truncate(JoinPath(path_, kReserveName).c_str(), kReserveBytes / 2) == 0;
+  return took_reserve_;
+}
+
+void RunFolder::ReleaseReserve() {
+  reserve_whole_ = false;
+  unlink(JoinPath(path_, kReserveName).c_str());
 }
 
 absl::Status RunFolder::WriteReport(const std::string& path, const Json& report) {

@@ -3,13 +3,18 @@
 //
 // Threads: one thread at a time. events.jsonl gets one write(2) per line, so a crash leaves whole
 // lines except perhaps the last; a torn last line is ended with a line feed when the folder is
-// opened again.
+// opened again, or before the next line.
+//
+// Where the disk is full (worker logs fill it), what is kept free serves events.jsonl and
+// result.json: a file of 256 KiB that is allocated at the start and never written. One half goes
+// when events.jsonl finds no room, the rest at the job's end, when nothing else writes there.
 #pragma once
 
 #include <cstdint>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
+#include <utility>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -31,8 +36,14 @@ class RunFolder {
   Past ReadPast() const;
   absl::Status WriteJob(const nlohmann::ordered_json& job);
   // Adds `t` (seconds since the epoch) in front and appends the line. Returns the line without its
-  // line feed. A full disk is reported once.
+  // line feed.
   std::string AppendEvent(const nlohmann::ordered_json& event, double t, absl::Status* status);
+  // Keeps room free for the end; no error where there is none now.
+  void MakeReserve();
+  // At the job's end: before the last events and result.json.
+  void ReleaseReserve();
+  // True once: events.jsonl goes on only since the first half was released.
+  bool TookReserve() { return std::exchange(took_reserve_, false); }
   // A file of its own, in a folder that is made where it is missing. Any thread.
   static absl::Status WriteReport(const std::string& path, const nlohmann::ordered_json& report);
   absl::Status WriteResult(const nlohmann::ordered_json& result);
@@ -41,9 +52,13 @@ class RunFolder {
 
  private:
   RunFolder(std::string path, int lock_fd, int events_fd);
+  bool ReleaseHalf();
   std::string path_;
   int lock_fd_;
   int events_fd_;
+  bool torn_ = false;  // the newest line of events.jsonl is not whole
+  bool reserve_whole_ = false;
+  bool took_reserve_ = false;
 };
 
 }  // namespace ddprun::coordinator

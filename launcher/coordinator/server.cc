@@ -148,6 +148,7 @@ class CoordinatorServer::Impl {
     absl::Status status =
         folder_->WriteJob(JobJson(spec, options_.version, options_.job_facts_json));
     if (!status.ok()) return status;
+    folder_->MakeReserve();
     if (options_.point_latest) folder_->PointLatestHere();
     checkpoints_ = std::make_unique<CheckpointStore>(PosixFileSystem(), spec.run_dir(),
                                                      spec.job_id(), spec.checkpoints_kept());
@@ -185,12 +186,19 @@ class CoordinatorServer::Impl {
   }
   void Do(CloseNode& e) { streams_.Close(e.node, e.incarnation, e.cut); }
   void Do(RecordEvent& e) {
+    if (state_.phase == Phase::kFinished) folder_->ReleaseReserve();
     absl::Status status;
     std::string line = folder_->AppendEvent(e.event, RealSeconds(), &status);
     if (!status.ok() && !event_error_told_) {
       event_error_told_ = true;
       std::fprintf(stderr, "ddprun: %s; the job goes on, later events may be missing there\n",
                    std::string(status.message()).c_str());
+    }
+    if (folder_->TookReserve()) {
+      std::fprintf(stderr,
+                   "ddprun: the disk of %s is full: events.jsonl goes on in the room that was kept "
+                   "free for it; the job goes on, its logs may be incomplete\n",
+                   folder_->path().c_str());
     }
     feed_.Append(std::move(line));
   }
@@ -235,6 +243,7 @@ class CoordinatorServer::Impl {
     Hooks().Run(std::move(hook));
   }
   void Do(FinishJob& e) {
+    folder_->ReleaseReserve();
     absl::Status status = folder_->WriteResult(MakeResult(state_, e.outcome));
     if (!status.ok()) {
       std::fprintf(stderr, "ddprun: %s\n", std::string(status.message()).c_str());

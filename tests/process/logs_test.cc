@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <spawn.h>
+#include <sys/mount.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -311,6 +312,35 @@ TEST(Logs, LogsOfNothingIsBadUsage) {
     EXPECT_EQ(piped.Wait(10), 2) << ::testing::PrintToString(words);
     EXPECT_THAT(piped.Error(), ::testing::StartsWith("ddprun: "));
   }
+}
+
+// S19: logs fill the disk of the run folder. The job is not disturbed, and how it ended is written
+// down. Needs a mount, so root.
+TEST(Logs, AFullDiskOfTheRunFolderLosesNeitherTheLastEventsNorTheResult) {
+  std::string folder = "/tmp/ddprun-disk-XXXXXX";
+  ASSERT_NE(mkdtemp(folder.data()), nullptr);
+  const std::string run = folder + "/run";
+  fs::create_directory(run);
+  if (mount("tmpfs", run.c_str(), "tmpfs", 0, "size=4m") != 0) {
+    fs::remove_all(folder);
+    GTEST_SKIP() << "mounting a small tmpfs needs root";
+  }
+  {
+    Launch launch(Mode::kTogether, 2,
+                  Shell("head -c 6000000 /dev/zero; head -c 6000000 /dev/zero; "
+                        "[ $DDPRUN_GENERATION = 2 ] || exit $((3 + RANK))",
+                        {"--max-restarts", "1", "--redirects", "3"}),
+                  run);
+    const Finished finished = launch.Wait();
+    EXPECT_EQ(finished.exit_code, 0) << finished.output;
+    EXPECT_THAT(finished.output, HasSubstr("No space left on device"));
+    EXPECT_EQ(launch.Result()["status"], "succeeded") << finished.output;
+    EXPECT_EQ(launch.Result()["restarts"], 1);
+    EXPECT_TRUE(launch.WaitForEvent("job_finished", 2, 1)) << finished.output;
+    EXPECT_EQ(fs::exists(run + "/.reserve"), false);
+  }
+  umount2(run.c_str(), MNT_DETACH);
+  fs::remove_all(folder);
 }
 
 }  // namespace

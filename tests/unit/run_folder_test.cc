@@ -1,0 +1,111 @@
+// The run folder on a disk that is full: what was kept free serves the events and the result (S19).
+#include "launcher/coordinator/run_folder.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/mount.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+
+namespace ddprun::coordinator {
+namespace {
+
+namespace fs = std::filesystem;
+using Json = nlohmann::ordered_json;
+
+// A disk of 4 MiB of its own; needs a mount, so root.
+class RunFolderOnAFullDisk : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    ASSERT_NE(mkdtemp(disk_.data()), nullptr);
+    if (mount("tmpfs", disk_.c_str(), "tmpfs", 0, "size=4m") != 0) {
+      GTEST_SKIP() << "mounting a small tmpfs needs root: " << strerror(errno);
+    }
+    mounted_ = true;
+    auto opened = RunFolder::Open(disk_ + "/run");
+    ASSERT_TRUE(opened.ok()) << opened.status();
+    folder_ = *std::move(opened);
+  }
+  void TearDown() override {
+    folder_.reset();
+    if (mounted_) umount2(disk_.c_str(), MNT_DETACH);
+    rmdir(disk_.c_str());
+  }
+  // Until not one more byte fits.
+  void Fill() {
+    std::ofstream out(disk_ + "/ballast" + std::to_string(fills_++));
+    const std::string block(4096, 'x');
+    while (out.write(block.data(), static_cast<std::streamsize>(block.size())).flush()) {
+    }
+  }
+  // Events until one is lost, at most `limit`.
+  int Append(int limit) {
+    int count = 0;
+    absl::Status status;
+    while (count < limit) {
+      folder_->AppendEvent({{"event", "x"}, {"text", std::string(200, 'y')}}, count, &status);
+      if (!status.ok()) break;
+      ++count;
+    }
+    return count;
+  }
+  std::string disk_ = "/tmp/ddprun-disk-XXXXXX";
+  bool mounted_ = false;
+  int fills_ = 0;
+  std::unique_ptr<RunFolder> folder_;
+};
+
+TEST_F(RunFolderOnAFullDisk, TheReserveIsAllocatedNotOnlyNamed) {
+  folder_->MakeReserve();
+  struct stat info = {};
+  ASSERT_EQ(stat((disk_ + "/run/.reserve").c_str(), &info), 0);
+  EXPECT_EQ(info.st_blocks * 512, 262144);
+}
+
+// Logs take all that events.jsonl frees: the rest is still there for the result.
+TEST_F(RunFolderOnAFullDisk, HalfServesTheEventsAndHalfTheResult) {
+  folder_->MakeReserve();
+  Fill();
+  EXPECT_GT(Append(500), 400);  // some 100 KiB
+  EXPECT_TRUE(folder_->TookReserve());
+  EXPECT_FALSE(folder_->TookReserve()) << "one line for it";
+  Fill();
+  Append(1000);
+  folder_->ReleaseReserve();
+  absl::Status status;
+  folder_->AppendEvent({{"event", "job_finished"}}, 1, &status);
+  EXPECT_TRUE(status.ok()) << status;
+  EXPECT_TRUE(folder_->WriteResult({{"text", std::string(60'000, 'r')}}).ok());
+  EXPECT_FALSE(fs::exists(disk_ + "/run/.reserve"));
+  // Every line but one that found no room is whole, and the last is its own.
+  std::ifstream in(disk_ + "/run/events.jsonl");
+  std::string line, last;
+  int broken = 0;
+  while (std::getline(in, line)) {
+    if (!Json::accept(line)) ++broken;
+    last = line;
+  }
+  EXPECT_LE(broken, 1);
+  EXPECT_EQ(Json::parse(last)["event"], "job_finished");
+}
+
+TEST_F(RunFolderOnAFullDisk, WithoutAReserveTheResultWouldBeLost) {
+  Fill();
+  EXPECT_LT(Append(500), 50);
+  EXPECT_FALSE(folder_->TookReserve());
+  folder_->ReleaseReserve();
+  EXPECT_FALSE(folder_->WriteResult({{"text", std::string(60'000, 'r')}}).ok());
+}
+
+TEST_F(RunFolderOnAFullDisk, NoRoomForTheReserveIsNoError) {
+  Fill();
+  folder_->MakeReserve();
+  EXPECT_FALSE(fs::exists(disk_ + "/run/.reserve"));
+}
+
+}  // namespace
+}  // namespace ddprun::coordinator
