@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <cstring>
 
 #include "absl/strings/str_cat.h"
 #include "common/packet.h"
@@ -110,6 +111,31 @@ KeeperProcess::~KeeperProcess() {
   close(control_fd_);
   if (!reaped_) waitpid(pid_, nullptr, 0);
   close(pid_fd_);
+}
+
+absl::Status KeeperProcess::SendWithFile(const std::string& packet, const std::string& text) {
+  absl::StatusOr<int> file = SpecFd(text);
+  if (!file.ok()) return file.status();
+  alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
+  iovec piece{const_cast<char*>(packet.data()), packet.size()};
+  msghdr message{};
+  message.msg_iov = &piece;
+  message.msg_iovlen = 1;
+  message.msg_control = control;
+  message.msg_controllen = sizeof control;
+  cmsghdr* header = CMSG_FIRSTHDR(&message);
+  header->cmsg_level = SOL_SOCKET;
+  header->cmsg_type = SCM_RIGHTS;
+  header->cmsg_len = CMSG_LEN(sizeof(int));
+  std::memcpy(CMSG_DATA(header), &*file, sizeof(int));
+  ssize_t size = 0;
+  do {
+    size = sendmsg(control_fd_, &message, MSG_NOSIGNAL);
+  } while (size < 0 && errno == EINTR);
+  const int error = errno;
+  close(*file);
+  return size >= 0 ? absl::OkStatus()
+                   : absl::ErrnoToStatus(error, "sendmsg of the spec to the keeper in reserve");
 }
 
 void KeeperProcess::Send(std::string packet) {

@@ -21,6 +21,9 @@ class KeeperProcess {
   KeeperProcess(const KeeperProcess&) = delete;
   KeeperProcess& operator=(const KeeperProcess&) = delete;
 
+  // Sends a packet with a file that holds `text` (Begin, with the spec of a keeper in reserve).
+  absl::Status SendWithFile(const std::string& packet, const std::string& text);
+
   int control_fd() const { return control_fd_; }
   int pid_fd() const { return pid_fd_; }
   pid_t pid() const { return pid_; }

@@ -58,6 +58,8 @@ void NodeGeneration::Prepare(int64_t now_ns) {
   if (!order_.spec().supervision().health_check().empty()) {
     preparation_->Add(std::make_unique<HealthCheck>(order_, options_.node, options_.keeper_path));
   }
+  reserve_.Provide(order_, Facts());
+  preparation_->Add(reserve_.Step());
   ContinuePreparation(now_ns);
 }
 
@@ -81,9 +83,21 @@ void NodeGeneration::ContinuePreparation(int64_t now_ns) {
   events_.push_back(KeeperGone{notes_.generation, false, std::move(result.text), unkillable});
 }
 
+NodeFacts NodeGeneration::Facts() const {
+  return {options_.node, options_.worker_path, 0, options_.clock->monotonic(), places_.workers};
+}
+
+// The one in reserve where it fits, else a new one.
+absl::StatusOr<std::unique_ptr<KeeperProcess>> NodeGeneration::MakeKeeper(const std::string& spec) {
+  std::unique_ptr<KeeperProcess> reserved = reserve_.Take(order_, Facts());
+  if (reserved != nullptr && reserved->SendWithFile(PacketWriter("Begin").Finish(), spec).ok()) {
+    return reserved;
+  }
+  return KeeperProcess::Spawn(options_.keeper_path, spec);
+}
+
 absl::Status NodeGeneration::StartKeeper(int64_t now_ns) {
-  NodeFacts facts{options_.node, options_.worker_path, 0, options_.clock->monotonic(),
-                  places_.workers};
+  NodeFacts facts = Facts();
   if (order_.group_rank() == 0 && order_.master_port() == 0) {
     absl::Status reserved =
         master_port_.Reserve(order_.master_address(), order_.spec().launching().master_port());
@@ -101,12 +115,13 @@ absl::Status NodeGeneration::StartKeeper(int64_t now_ns) {
           ? 0
           : std::max<int64_t>(lease_until_ns_ - now_ns, kMillisecondNs) / kMillisecondNs;
   absl::StatusOr<std::unique_ptr<KeeperProcess>> keeper =
-      KeeperProcess::Spawn(options_.keeper_path, MakeKeeperSpec(order_, facts, lease_milliseconds));
+      MakeKeeper(MakeKeeperSpec(order_, facts, lease_milliseconds));
   if (!keeper.ok()) return keeper.status();
   keeper_ = std::move(*keeper);
   keeper_gone_.reset();
   keeper_closed_ = false;
   keeper_clock_ = options_.clock->id();
+  if (order_.spec().restart().max_restarts() > 0) reserve_.Provide(order_, Facts());
   if (std::exchange(pause_when_started_, false)) Signal({notes_.generation, SIGSTOP});
   return absl::OkStatus();
 }
@@ -189,12 +204,14 @@ void NodeGeneration::Abandon() {
   preparation_.reset();
   examination_.Cancel();
   keeper_.reset();
+  reserve_.Drop();
   EndOrphans();
 }
 
 void NodeGeneration::AddPolls(std::vector<pollfd>* polls) const {
   if (preparation_) preparation_->AddPolls(polls);
   if (!keeper_) return;
+  reserve_.AddPolls(polls);
   polls->push_back({keeper_->pid_fd(), POLLIN, 0});
   if (keeper_closed_) return;
   const short send = keeper_->WantsToSend() ? POLLOUT : 0;
@@ -204,6 +221,7 @@ void NodeGeneration::AddPolls(std::vector<pollfd>* polls) const {
 void NodeGeneration::Pump(int64_t now_ns) {
   if (preparation_) ContinuePreparation(now_ns);
   if (keeper_) PumpKeeper();
+  reserve_.Pump();
   PumpExamination();
 }
 
@@ -284,6 +302,7 @@ void NodeGeneration::HandleKeeperEnd() {
     gone = *keeper_gone_;
   } else {
     // The workers died with it (PR_SET_PDEATHSIG); their children were left to us.
+    reserve_.Drop();  // no keeper may live then
     gone.unkillable_pids = EndOrphans();
   }
   gone.unkillable_pids.insert(gone.unkillable_pids.end(), unkillable_.begin(), unkillable_.end());

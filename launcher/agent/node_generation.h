@@ -25,6 +25,7 @@
 #include "launcher/agent/keeper_process.h"
 #include "launcher/agent/lease_clock.h"
 #include "launcher/agent/preparation.h"
+#include "launcher/agent/reserve.h"
 #include "launcher/agent/reserved_port.h"
 #include "launcher/console/console.h"
 #include "launcher/placement/plan.h"
@@ -45,6 +46,7 @@ class NodeGeneration {
   explicit NodeGeneration(Options options)
       : options_(std::move(options)),
         gpu_memory_(options_.machine.nvml),
+        reserve_(options_.keeper_path),
         examination_(options_.wake) {}
 
   // ---- orders of the core. REQUIRES for Begin: the one before is over.
@@ -70,6 +72,8 @@ class NodeGeneration {
   void Prepare(int64_t now_ns);
   void ContinuePreparation(int64_t now_ns);
   absl::Status StartKeeper(int64_t now_ns);
+  NodeFacts Facts() const;
+  absl::StatusOr<std::unique_ptr<KeeperProcess>> MakeKeeper(const std::string& spec);
   void TellStartFailure(const absl::Status& status);
   void PumpKeeper();
   void PumpExamination();
@@ -84,6 +88,7 @@ class NodeGeneration {
   placement::NodePlan places_;
   bool placement_said_ = false;
   GpuMemoryGate gpu_memory_;
+  Reserve reserve_;
   std::unique_ptr<Preparation> preparation_;
   bool pause_when_started_ = false;
   std::unique_ptr<KeeperProcess> keeper_;

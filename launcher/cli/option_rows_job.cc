@@ -50,6 +50,10 @@ OptionRowList WhatRows() {
          o->overrides.push_back(v);
          return absl::OkStatus();
        }},
+      {"--preload", "auto|none|MODULE,…", kJobCommands, kGroupWhat,
+       "Python modules that each node loads once for all its workers and their restarts. Default "
+       "auto: those of torch that the script imports",
+       [](OptionText v, Options* o) { return StoreOption(ParsePreload(v), &o->preload); }},
       {"--dry-run", "", kJobCommands, kGroupWhat,
        "Shows ranks, placement, configuration and environment; starts nothing",
        [](OptionText, Options* o) {

@@ -116,6 +116,7 @@ struct Options {
   std::optional<std::vector<int32_t>> forwarded_signals;  // may be empty: none
   std::optional<std::vector<int32_t>> stop_signals;       // nullopt: the usual ones
   std::optional<double> gpu_memory_wait_seconds;
+  std::optional<std::string> preload;      // auto | none | modules
   std::optional<std::string> cpu_binding;  // none | node | socket | exclusive | core-complex
 
   // Log files and run folders.

@@ -12,6 +12,7 @@
 #include "common/files.h"
 #include "launcher/cli/job_facts.h"
 #include "launcher/cli/master_address.h"
+#include "launcher/cli/preload.h"
 #include "launcher/cli/program.h"
 #include "launcher/cli/resume.h"
 #include "launcher/cli/run_dir.h"
@@ -196,6 +197,23 @@ absl::Status PlanProgram(Planning& p) {
   return absl::OkStatus();
 }
 
+absl::Status PlanPreload(Planning& p) {
+  v1::JobSpec& spec = p.plan.spec;
+  const std::optional<std::string>& wished = p.options.preload;
+  const Preload preload =
+      ChoosePreload({spec.program().begin(), spec.program().end()}, spec.working_dir(), wished);
+  if (preload.interpreter_words == 0 && wished && *wished != "auto" && *wished != "none") {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--preload ", *wished,
+                     ": only a Python script or module can be preloaded, as in python3 -u train.py "
+                     "or train.py; leave --preload away for this program"));
+  }
+  v1::Launching* launching = spec.mutable_launching();
+  launching->mutable_preload_modules()->Assign(preload.modules.begin(), preload.modules.end());
+  launching->set_interpreter_words(preload.interpreter_words);
+  return absl::OkStatus();
+}
+
 absl::Status PlanDone(Planning& p) {
   if (!p.folder.succeeded) return absl::OkStatus();
   if (p.config && AsksForMore(p.previous->config, *p.config)) return absl::OkStatus();
@@ -253,6 +271,7 @@ absl::StatusOr<RunPlan> PlanRun(const Options& options, const Surroundings& here
     return std::move(p.plan);
   }
   status = FillSpec(options, here, p.previous ? &p.previous->spec : nullptr, &p.plan);
+  if (status.ok()) status = PlanPreload(p);
   if (status.ok() && options.command == Command::kRun) {
     status = CheckWishedAddress(options, p.plan.spec.launching());
   }

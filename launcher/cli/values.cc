@@ -140,6 +140,18 @@ absl::StatusOr<std::string> ParseName(const std::string& text) {
   return text;
 }
 
+absl::StatusOr<std::string> ParsePreload(const std::string& text) {
+  for (absl::string_view name : absl::StrSplit(text, ',')) {
+    const bool plain = std::all_of(name.begin(), name.end(), [](char c) {
+      return absl::ascii_isalnum(c) || c == '_' || c == '.';
+    });
+    if (!plain || name.empty() || absl::ascii_isdigit(name[0]) || name[0] == '.') {
+      return Bad("give auto, none, or names of Python modules, for example torch,numpy");
+    }
+  }
+  return text;
+}
+
 absl::StatusOr<std::string> ParseAddress(const std::string& text, bool port_zero_allowed) {
   const size_t colon = text.rfind(':');
   const std::string fix = absl::StrCat("give HOST:PORT, for example 10.0.0.1:29400 or [::1]:29400",

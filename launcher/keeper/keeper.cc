@@ -1,9 +1,15 @@
 #include "launcher/keeper/keeper.h"
 
+#include <poll.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
 #include <algorithm>
+#include <cstdio>
 #include <utility>
 
 #include "common/packet.h"
+#include "common/process_tree.h"
 #include "launcher/keeper/clock.h"
 
 namespace ddprun::keeper {
@@ -14,14 +20,17 @@ constexpr int kPacketsPerWakeUp = 64;
 constexpr size_t kLogBytesPerWakeUp = 8 * kLogChunkBytes;
 constexpr int kPacketsAtExitMax = 4096;  // a dead worker's queue is shorter (its socket buffer)
 constexpr int64_t kLastFlushNs = 60 * kSecond;
+constexpr int64_t kPreloadedStartNs = 10 * kSecond;  // a fork takes milliseconds
 
 }  // namespace
 
-Keeper::Keeper(const Spec* spec, const StartContext& context, Poller* poller, Fd control)
+Keeper::Keeper(const Spec* spec, const StartContext& context, Poller* poller, Fd control,
+               Preloader preloader)
     : spec_(spec),
       context_(context),
       poller_(poller),
       agent_(std::move(control), poller),
+      preloader_(std::move(preloader)),
       hang_watch_(spec->workers.size(), spec->hang_ms * kMillisecond, MonotonicNs()) {
   policy_.grace_ns = spec->grace_ms * kMillisecond;
   state_.workers.resize(spec->workers.size());
@@ -42,7 +51,30 @@ void Keeper::Run() {
   Finish();
 }
 
+// All fork at the same time; a preloader that cannot do it leaves nothing behind, and the workers
+// are started afresh.
+bool Keeper::StartAllPreloaded() {
+  bool well = true;
+  for (Worker& worker : workers_) well = well && worker.Ask(context_, preloader_);
+  const int64_t deadline_ns = BootNs() + kPreloadedStartNs;
+  for (Worker& worker : workers_) well = well && worker.AwaitPreloaded(deadline_ns);
+  preloader_.End();
+  if (well) {
+    for (Worker& worker : workers_) worker.Watch();
+    return true;
+  }
+  fprintf(stderr, "ddprun-keeper: the preloaded start failed; the workers are started afresh\n");
+  for (Worker& worker : workers_) worker.Forget();
+  while (!KillDescendants(getpid()).empty()) {
+    while (waitpid(-1, nullptr, WNOHANG | __WALL) > 0) continue;
+    if (BootNs() > deadline_ns + kPreloadedStartNs) break;
+    poll(nullptr, 0, 1);
+  }
+  return false;
+}
+
 void Keeper::StartAll() {
+  if (preloader_.running() && StartAllPreloaded()) return ReapOrphans();
   for (size_t i = 0; i < workers_.size(); ++i) {
     if (!workers_[i].Start(context_, &agent_)) Decide({EventKind::kWorkerEnded, i});
   }

@@ -21,6 +21,7 @@
 #include "launcher/keeper/agent_link.h"
 #include "launcher/keeper/hang_watch.h"
 #include "launcher/keeper/poller.h"
+#include "launcher/keeper/preloader.h"
 #include "launcher/keeper/spec.h"
 #include "launcher/keeper/stop_policy.h"
 #include "launcher/keeper/worker.h"
@@ -29,8 +30,10 @@ namespace ddprun::keeper {
 
 class Keeper {
  public:
-  // REQUIRES: *poller is open; the spec outlives the keeper.
-  Keeper(const Spec* spec, const StartContext& context, Poller* poller, Fd control);
+  // REQUIRES: *poller is open; the spec outlives the keeper. A preloader that runs is used for the
+  // start, and ended.
+  Keeper(const Spec* spec, const StartContext& context, Poller* poller, Fd control,
+         Preloader preloader = {});
 
   // Starts all workers, and returns when they and their descendants are gone and the agent has been
   // told.
@@ -39,6 +42,7 @@ class Keeper {
  private:
   // One wake-up.
   void StartAll();
+  bool StartAllPreloaded();
   void Handle(std::span<const Ready> ready);
   void HandleExits(const std::vector<size_t>& exits, int64_t first_ns);
   void ReadAgent();
@@ -76,6 +80,7 @@ class Keeper {
   StartContext context_;
   Poller* poller_;
   AgentLink agent_;
+  Preloader preloader_;
   bool agent_seen_gone_ = false;
   bool agent_wants_write_ = false;
   std::vector<Worker> workers_;

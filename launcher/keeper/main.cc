@@ -14,8 +14,11 @@
 #include <cstring>
 #include <string>
 #include <string_view>
+#include <utility>
 
 #include "launcher/keeper/keeper.h"
+#include "launcher/keeper/preloader.h"
+#include "launcher/keeper/standby.h"
 
 namespace ddprun::keeper {
 namespace {
@@ -61,10 +64,11 @@ bool ArrangeDescriptors(int spec, int control) {
 }
 
 // The whole spec in memory, for as long as the process lives: arguments and environments point into
-// it.
-std::string_view ReadSpec(std::string* problem) {
+// it. Closes the descriptor.
+std::string_view ReadSpec(int fd, std::string* problem) {
+  const Fd file(fd);
   struct stat status {};
-  if (fstat(kSpecFd, &status) != 0 || status.st_size <= 0) {
+  if (fstat(file.get(), &status) != 0 || status.st_size <= 0) {
     *problem = "the spec is empty or no file";
     return {};
   }
@@ -73,12 +77,11 @@ std::string_view ReadSpec(std::string* problem) {
     *problem = "the spec has " + std::to_string(size) + " bytes, more than 256 MiB";
     return {};
   }
-  void* bytes = mmap(nullptr, size, PROT_READ, MAP_PRIVATE, kSpecFd, 0);
+  void* bytes = mmap(nullptr, size, PROT_READ, MAP_PRIVATE, file.get(), 0);
   if (bytes == MAP_FAILED) {
     *problem = std::string("cannot map the spec: ") + strerrordesc_np(errno);
     return {};
   }
-  close(kSpecFd);
   return std::string_view(static_cast<const char*>(bytes), size);
 }
 
@@ -97,7 +100,13 @@ StartContext MakeContext(const Spec& spec) {
   struct sigaction hangup {};
   sigaction(SIGHUP, nullptr, &hangup);
   context.hangup_ignored = hangup.sa_handler == SIG_IGN;
-  getrlimit(RLIMIT_NOFILE, &context.open_files);
+  // As the agent had it, also when an earlier call has raised it.
+  static const rlimit original = [] {
+    rlimit limit{};
+    getrlimit(RLIMIT_NOFILE, &limit);
+    return limit;
+  }();
+  context.open_files = original;
   const rlim_t needed = kFilesOfOurOwn + kFilesPerWorker * workers;
   if (context.open_files.rlim_cur < needed) {
     rlimit raised = context.open_files;
@@ -105,6 +114,30 @@ StartContext MakeContext(const Spec& spec) {
     setrlimit(RLIMIT_NOFILE, &raised);
   }
   return context;
+}
+
+int Keep(int spec_fd) {
+  std::string problem;
+  Preloader preloader;
+  std::string_view bytes = ReadSpec(spec_fd, &problem);
+  if (bytes.empty()) return Fail(kBadUsage, problem);
+  std::optional<Spec> spec = ParseSpec(bytes, &problem);
+  if (!spec) return Fail(kBadUsage, "the spec is wrong: " + problem);
+  if (spec->standby) {
+    spec_fd = StandBy(kControlFd, spec->workers[0], MakeContext(*spec), &preloader);
+    if (spec_fd < 0) return 0;
+    bytes = ReadSpec(spec_fd, &problem);
+    if (bytes.empty()) return Fail(kBadUsage, problem);
+    spec = ParseSpec(bytes, &problem);
+    if (!spec || spec->standby) return Fail(kBadUsage, "the spec is wrong: " + problem);
+  }
+  const StartContext context = MakeContext(*spec);
+  Poller poller;
+  problem = poller.Open(spec->lease_monotonic ? CLOCK_MONOTONIC : CLOCK_BOOTTIME);
+  if (!problem.empty()) return Fail(kInternalError, problem);
+  Keeper keeper(&*spec, context, &poller, Fd(kControlFd), std::move(preloader));
+  keeper.Run();
+  return 0;
 }
 
 int Main(int argc, char** argv) {
@@ -121,18 +154,7 @@ int Main(int argc, char** argv) {
   if (prctl(PR_SET_CHILD_SUBREAPER, 1) != 0) {
     return Fail(kInternalError, std::string("cannot become a subreaper: ") + strerror(errno));
   }
-  std::string problem;
-  const std::string_view bytes = ReadSpec(&problem);
-  if (bytes.empty()) return Fail(kBadUsage, problem);
-  const std::optional<Spec> spec = ParseSpec(bytes, &problem);
-  if (!spec) return Fail(kBadUsage, "the spec is wrong: " + problem);
-  const StartContext context = MakeContext(*spec);
-  Poller poller;
-  problem = poller.Open(spec->lease_monotonic ? CLOCK_MONOTONIC : CLOCK_BOOTTIME);
-  if (!problem.empty()) return Fail(kInternalError, problem);
-  Keeper keeper(&*spec, context, &poller, Fd(kControlFd));
-  keeper.Run();
-  return 0;
+  return Keep(kSpecFd);
 }
 
 }  // namespace

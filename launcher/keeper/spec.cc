@@ -63,6 +63,8 @@ bool TakeJobKey(std::string_view key, std::string_view value, Spec* spec) {
     return ScanInteger(value, kDurationMsMax, &spec->hang_ms);
   } else if (key == "FOREGROUND") {
     return ScanFlag(value, &spec->foreground);
+  } else if (key == "STANDBY") {
+    return ScanFlag(value, &spec->standby);
   }
   return true;
 }

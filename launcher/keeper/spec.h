@@ -39,6 +39,7 @@ struct Spec {
   bool lease_monotonic = false;  // deadlines are counted on CLOCK_MONOTONIC, not CLOCK_BOOTTIME
   int64_t hang_ms = 0;           // 0: off
   bool foreground = false;
+  bool standby = false;        // the only worker is a preloader; the real spec comes with Begin
   int64_t log_bytes_max = 0;   // 0: logs are never rotated
   int64_t log_files_kept = 0;  // 0: all
   std::vector<WorkerSpec> workers;

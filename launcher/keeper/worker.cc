@@ -12,6 +12,7 @@
 #include "common/packet.h"
 #include "common/wire.h"
 #include "launcher/keeper/clock.h"
+#include "launcher/keeper/worker_ends.h"
 #include "launcher/keeper/worker_packet.h"
 
 namespace ddprun::keeper {
@@ -87,11 +88,33 @@ bool Worker::Start(const StartContext& context, AgentLink* agent) {
     TellStartFailed(agent, failure);
     return false;
   }
+  Watch();
+  return true;
+}
+
+bool Worker::Ask(const StartContext& context, const Preloader& preloader) {
+  ChildEnds ends;
+  StartFailure failure;
+  return OpenEnds(*spec_, context, &process_, &ends, &failure) &&
+         preloader.Ask(*spec_, ends, process_);
+}
+
+bool Worker::AwaitPreloaded(int64_t deadline_boot_ns) {
+  StartFailure failure;
+  alive_ = Preloader::AwaitPid(&process_, deadline_boot_ns) && HoldProcess(&process_, &failure);
+  return alive_;
+}
+
+void Worker::Forget() {
+  process_ = StartedWorker{};
+  alive_ = false;
+}
+
+void Worker::Watch() {
   poller_->Watch(process_.pidfd.get(), Source::kExit, index_);
   poller_->Watch(process_.start_pipe.get(), Source::kStartPipe, index_);
   poller_->Watch(process_.socket.get(), Source::kSocket, index_);
   poller_->Watch(process_.log.pipe()->get(), Source::kLog, index_);
-  return true;
 }
 
 void Worker::ReadStartPipe(AgentLink* agent, int64_t time_ns) {

@@ -17,6 +17,7 @@
 #include "launcher/keeper/packet_budget.h"
 #include "launcher/keeper/packet_queue.h"
 #include "launcher/keeper/poller.h"
+#include "launcher/keeper/preloader.h"
 #include "launcher/keeper/spec.h"
 #include "launcher/keeper/worker_start.h"
 
@@ -32,6 +33,12 @@ class Worker {
 
   // False: it could not be started, the agent has been told, and it counts as ended.
   bool Start(const StartContext& context, AgentLink* agent);
+  // The same by a preloader, in three steps for all workers together: ask, wait for its process,
+  // watch it. False: nobody has been told anything; after Forget it may be started afresh.
+  bool Ask(const StartContext& context, const Preloader& preloader);
+  bool AwaitPreloaded(int64_t deadline_boot_ns);
+  void Watch();
+  void Forget();
   // Tells Started or StartFailed once it is known; time_ns: when it was noticed.
   void ReadStartPipe(AgentLink* agent, int64_t time_ns);
   // Passes on at most `packets_max` packets. True: one of them was its Hello.

@@ -15,6 +15,8 @@
 #include <utility>
 #include <vector>
 
+#include "launcher/keeper/worker_ends.h"
+
 #ifndef CLOSE_RANGE_CLOEXEC
 #define CLOSE_RANGE_CLOEXEC (1U << 2)
 #endif
@@ -28,16 +30,6 @@ constexpr int kPageFd = 4;
 constexpr int kFirstOtherFd = 5;
 constexpr int kScratchFdMin =
     8;  // out of the way of 0 … 4 while they are put in place, and under any open-files limit
-constexpr const char* kSocketVariable = "DDPRUN_SOCKET_FD=3";
-constexpr const char* kPageVariable = "DDPRUN_PAGE_FD=4";
-
-// The ends that the child keeps.
-struct ChildEnds {
-  Fd null;
-  Fd output;
-  Fd socket;
-  Fd start_pipe;
-};
 
 struct Plan {
   const WorkerSpec* spec = nullptr;
@@ -58,10 +50,7 @@ Plan MakePlan(const WorkerSpec& spec, const StartContext& context) {
   Plan plan{&spec, &context, ExecVector(spec.arguments), {}, getpid()};
   plan.arguments.push_back(nullptr);
   for (const char* variable : spec.environment) {
-    const std::string_view text = variable;
-    const std::string_view name = text.substr(0, text.find('='));
-    // Left over where ddprun runs under ddprun.
-    if (name == "DDPRUN_SOCKET_FD" || name == "DDPRUN_PAGE_FD") continue;
+    if (IsKeepersVariable(variable)) continue;
     plan.environment.push_back(const_cast<char*>(variable));
   }
   plan.environment.push_back(const_cast<char*>(kSocketVariable));
@@ -114,18 +103,6 @@ void BindToCpus(const std::vector<int>& cpus) {
           cpus.front(), cpus.back(), strerror(errno));
 }
 
-void ResetSignals(bool hangup_ignored) {
-  struct sigaction action {};
-  action.sa_handler = SIG_DFL;
-  for (int signal = 1; signal < NSIG; ++signal) {
-    if (signal == SIGHUP && hangup_ignored) continue;
-    sigaction(signal, &action, nullptr);  // KILL, STOP and libc's own cannot be set, and need not
-  }
-  sigset_t none;
-  sigemptyset(&none);
-  sigprocmask(SIG_SETMASK, &none, nullptr);
-}
-
 [[noreturn]] void RunChild(const Plan& plan, const ChildEnds& ends, int page_fd) {
   const int start_pipe = MoveUp(ends.start_pipe.get());
   if (start_pipe < 0) Fail(ends.start_pipe.get(), StartStage::kDescriptors);
@@ -164,42 +141,70 @@ bool MakeSocket(Fd* keeper_end, Fd* worker_end) {
 
 }  // namespace
 
-bool StartWorker(const WorkerSpec& spec, const StartContext& context, StartedWorker* worker,
-                 StartFailure* failure) {
+void ResetSignals(bool hangup_ignored) {
+  struct sigaction action {};
+  action.sa_handler = SIG_DFL;
+  for (int signal = 1; signal < NSIG; ++signal) {
+    if (signal == SIGHUP && hangup_ignored) continue;
+    sigaction(signal, &action, nullptr);  // KILL, STOP and libc's own cannot be set, and need not
+  }
+  sigset_t none;
+  sigemptyset(&none);
+  sigprocmask(SIG_SETMASK, &none, nullptr);
+}
+
+bool IsKeepersVariable(const char* variable) {
+  const std::string_view text = variable;
+  const std::string_view name = text.substr(0, text.find('='));
+  return name == "DDPRUN_SOCKET_FD" || name == "DDPRUN_PAGE_FD";
+}
+
+bool OpenEnds(const WorkerSpec& spec, const StartContext& context, StartedWorker* worker,
+              ChildEnds* ends, StartFailure* failure) {
   const auto fail = [failure](StartStage stage) {
     *failure = {stage, errno};
     return false;
   };
-  ChildEnds ends;
   Fd output;
   LogFile log;
   errno = log.Open(spec.log, context.rotation);
   if (errno != 0) return fail(StartStage::kLog);
-  ends.null.Reset(open("/dev/null", O_RDONLY | O_CLOEXEC));
-  if (!ends.null.valid() || !MakePipe(O_NONBLOCK, &output, &ends.output) ||
-      !MakePipe(O_NONBLOCK, &worker->start_pipe, &ends.start_pipe)) {
+  ends->null.Reset(open("/dev/null", O_RDONLY | O_CLOEXEC));
+  if (!ends->null.valid() || !MakePipe(O_NONBLOCK, &output, &ends->output) ||
+      !MakePipe(O_NONBLOCK, &worker->start_pipe, &ends->start_pipe)) {
     return fail(StartStage::kPipe);
   }
   fcntl(output.get(), F_SETPIPE_SZ, context.pipe_bytes);
-  if (!MakeSocket(&worker->socket, &ends.socket)) return fail(StartStage::kSocket);
+  if (!MakeSocket(&worker->socket, &ends->socket)) return fail(StartStage::kSocket);
   errno = worker->page.Create();
   if (errno != 0) return fail(StartStage::kPage);
-  const Plan plan = MakePlan(spec, context);
-  worker->pid = fork();
-  if (worker->pid < 0) return fail(StartStage::kFork);
-  if (worker->pid == 0) RunChild(plan, ends, worker->page.fd());
-  setpgid(
-      worker->pid,
-      worker->pid);  // both sides do it, so that the group is there for either; EACCES after exec
-  worker->page.CloseFd();
-  worker->pidfd.Reset(static_cast<int>(syscall(SYS_pidfd_open, worker->pid, 0)));
-  if (!worker->pidfd.valid()) {
-    *failure = {StartStage::kPidfd, errno};
-    kill(worker->pid, SIGKILL);  // it is a child like any orphan from here on, and reaped as one
-    return false;
-  }
   worker->log = LogPump(std::move(output), std::move(log));
   return true;
+}
+
+bool HoldProcess(StartedWorker* worker, StartFailure* failure) {
+  // Both sides do it, so that the group is there for either; EACCES after exec.
+  setpgid(worker->pid, worker->pid);
+  worker->page.CloseFd();
+  worker->pidfd.Reset(static_cast<int>(syscall(SYS_pidfd_open, worker->pid, 0)));
+  if (worker->pidfd.valid()) return true;
+  *failure = {StartStage::kPidfd, errno};
+  kill(worker->pid, SIGKILL);  // it is a child like any orphan from here on, and reaped as one
+  return false;
+}
+
+bool StartWorker(const WorkerSpec& spec, const StartContext& context, StartedWorker* worker,
+                 StartFailure* failure) {
+  ChildEnds ends;
+  if (!OpenEnds(spec, context, worker, &ends, failure)) return false;
+  const Plan plan = MakePlan(spec, context);
+  worker->pid = fork();
+  if (worker->pid < 0) {
+    *failure = {StartStage::kFork, errno};
+    return false;
+  }
+  if (worker->pid == 0) RunChild(plan, ends, worker->page.fd());
+  return HoldProcess(worker, failure);
 }
 
 }  // namespace ddprun::keeper
