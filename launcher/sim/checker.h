@@ -15,8 +15,10 @@
 //  I11 on a network that loses nothing, a generation fails only near a disturbance
 //  I12 a checkpoint that is asked for is agreed in bounded time, while the generation lasts
 //  I13 a job succeeds only when every rank of its last generation ended with 0
-// I1, I4 and I10 to I13 are observed by the world (world.h), which knows processes and time; the
-// others here. Pure values.
+//  I16 a generation in which a worker stands still ends within the hang timeout, the bound of an
+//  examination and the grace
+// I1, I4, I10 to I13 and I16 are observed by the world (world.h), which knows processes and time;
+// the others here. Pure values.
 #pragma once
 
 #include <cstdint>

@@ -43,7 +43,8 @@ struct SimWorker {
   bool alive = false;
   bool ended_well = false;  // with exit code 0
   bool hung = false;
-  bool ends = false;  // its exit is on the way
+  int64_t hung_ns = 0;  // since then
+  bool ends = false;    // its exit is on the way
   Stage stage = Stage::kBooting;
   uint32_t values_missing = 0;
   uint64_t completed = 0;

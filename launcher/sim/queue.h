@@ -39,6 +39,8 @@ enum class What : uint8_t {
   kStepDone,
   kShardDone,
   kPeerLost,
+  kExamined,  // a node has looked where its workers stand
+  kWorkerStalls,
   kWorkerEnds,
   // for the world itself
   kStreamBreaks,

@@ -214,6 +214,11 @@ Scenario MakeScenario(uint64_t seed, uint64_t part, const ScenarioOptions& optio
   work.ignores_term = random.Chance(0.5) ? 0.2 : 0;
   work.last_checkpoint_again = random.Chance(0.5);
   if (options.faults) DrawFaults(random, scenario);
+  // Workers whose collectives have no deadline, so that only the launcher ends a hang.
+  if (options.faults && random.Chance(0.5)) {
+    scenario.spec.mutable_supervision()->set_hang_timeout_seconds(
+        static_cast<double>(random.Between(2, 8)));
+  }
   if (!options.faults) network.loss = network.duplicate = network.straggler = 0;
   return scenario;
 }

@@ -87,6 +87,7 @@ enum class Sabotage {
   kKeepersHideFailures,  // I13: every end is told as one with 0
   kWorkersIgnoreEdges,   // I12: nobody answers when a checkpoint is to be agreed
   kDiskNeverCommits,     // I4: nobody hears the end of a checkpoint
+  kKeepersIgnoreStalls,  // I16: nobody sees that a worker stands still
   kWrongResumeStep,      // I2: the disk names a step that was never committed
 };
 

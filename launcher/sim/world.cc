@@ -11,7 +11,8 @@ namespace {
 // grace 6 s, collective timeout 12 s, lease and margin 4 s, a fifth cool-down of 48 s, one after
 // the other.
 constexpr int64_t kStallNs = 140 * kSecondNs;
-constexpr int64_t kAgreeNs = 25 * kSecondNs;  // a rank may hang: the collective timeout, and more
+constexpr int64_t kExamineNs = 22 * kSecondNs;  // its bound, and messages that are sent again
+constexpr int64_t kAgreeNs = 32 * kSecondNs;    // a rank may hang: the collective timeout, and more
 constexpr uint64_t kEventsMax = 400'000;
 // After the end the coordinator still answers for so long, so that agents hear of it.
 constexpr int64_t kAfterEndNs = 500 * kMillisecondNs;
@@ -203,6 +204,8 @@ void World::DispatchToKeeper(const SimEvent& event) {
       return StepDone(keeper, event.number);
     case What::kPeerLost:
       return PeerLost(keeper);
+    case What::kExamined:
+      return TellPlaces(keeper);
     default:
       break;
   }
@@ -219,6 +222,8 @@ void World::DispatchToKeeper(const SimEvent& event) {
       worker->stage = worker->completed >= scenario_.work.total_steps ? Stage::kEdge : Stage::kNext;
       return Proceed(keeper, *worker);
     }
+    case What::kWorkerStalls:
+      return TellStalled(keeper, *worker);
     case What::kShardDone:
       return ShardDone(keeper, *worker, event.number);
     default:
@@ -266,6 +271,14 @@ void World::CheckProgress() {
       now_ns_ - std::max(checkpoint_asked_ns_, quiet_from_ns_) > kAgreeNs) {
     checker_.Violate("I12", absl::StrCat("a checkpoint was asked for at ",
                                          checkpoint_asked_ns_ / 1e9, " s and not agreed since"));
+  }
+  if (coordinator_up_ && coordinator_.phase == coordinator::Phase::kRunning &&
+      coordinator_.generation.number == stalled_generation_ &&
+      now_ns_ - std::max(stalled_ns_, quiet_from_ns_) >
+          kExamineNs + static_cast<int64_t>(scenario_.spec.grace_seconds() * kSecondNs)) {
+    checker_.Violate("I16", absl::StrCat("a worker of generation ", stalled_generation_,
+                                         " has been seen to stand still at ", stalled_ns_ / 1e9,
+                                         " s, and it runs on"));
   }
   if (now_ns_ - std::max(progress_ns_, quiet_from_ns_) > kStallNs || events_ > kEventsMax) {
     checker_.Violate("I4",

@@ -125,6 +125,10 @@ class World {
   void ArmKeeper(SimKeeper& keeper);
   void OrderKeeper(SimKeeper& keeper, v1::StopWorkers::Mode mode, int64_t grace_ns);
   void KillAll(SimKeeper& keeper);
+  // Its keeper will see it, when the hang timeout is over.
+  void StandStill(SimKeeper& keeper, SimWorker& worker);
+  void TellStalled(SimKeeper& keeper, const SimWorker& worker);
+  void TellPlaces(SimKeeper& keeper);
   // Its own death takes its workers with it.
   void KillKeeper(SimKeeper& keeper);
   void WorkerEnded(SimKeeper& keeper, SimWorker& worker, int32_t code, int32_t signal);
@@ -214,6 +218,8 @@ class World {
   uint64_t next_fault_event_ = 0;
   int64_t quiet_from_ns_ = 0;  // no disturbance after this
   int64_t progress_ns_ = 0;
+  int64_t stalled_ns_ = 0;  // when a keeper sees a hang of `stalled_generation_`
+  uint64_t stalled_generation_ = 0;
   int64_t checkpoint_asked_ns_ = 0;  // and not agreed yet; 0: none
   uint64_t best_step_ = 0;
 };

@@ -10,6 +10,8 @@ namespace {
 // A person or a service manager starts an agent again that has ended too early.
 constexpr int64_t kRestartMinNs = kSecondNs;
 constexpr int64_t kRestartMaxNs = 3 * kSecondNs;
+constexpr int64_t kExaminationMaxNs = 10 * kSecondNs;
+constexpr double kSilentExaminations = 0.02;
 constexpr int64_t kLocalMaxNs = 300'000;  // between processes of one node
 
 // The rank that a message is for; −1: all of the node.
@@ -131,7 +133,16 @@ void World::Do(SimNode& node, agent::TellWorker& effect) {
 }
 
 void World::Do(SimNode&, agent::SignalWorkers&) {}
-void World::Do(SimNode&, agent::ExamineWorkers&) {}
+
+// Some nodes do not answer in time: their tools hang.
+void World::Do(SimNode& node, agent::ExamineWorkers& effect) {
+  if (node.keeper == 0 || Keeper(node.keeper).generation != effect.generation) return;
+  if (random_.Chance(kSilentExaminations)) return;
+  queue_.Push({.when_ns = now_ns_ + random_.Between(0, kExaminationMaxNs),
+               .what = What::kExamined,
+               .node = Keeper(node.keeper).node,
+               .id = node.keeper});
+}
 
 void World::Do(SimNode& node, agent::RenewLease& effect) {
   if (node.keeper == 0) return;

@@ -140,6 +140,7 @@ bool World::InjectIntoWorker(FaultKind kind) {
         break;
       case FaultKind::kWorkerHangs:
         worker->hung = gang.one_hangs = true;
+        StandStill(*keeper, *worker);
         break;
       case FaultKind::kWorkerExits:
         WorkerEnded(*keeper, *worker, kCodeOfExit, 0);

@@ -130,6 +130,7 @@ void World::PeerLost(SimKeeper& keeper) {
 
 void World::CollectiveTimeout(const SimEvent& event) {
   Gang& gang = gangs_[event.id];
+  if (gang.one_hangs && scenario_.spec.supervision().hang_timeout_seconds() > 0) return;
   // Number 0 is the time for connecting.
   const bool late =
       event.number == 0 ? gang.connected < gang.world_size : gang.step == event.number;

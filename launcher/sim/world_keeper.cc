@@ -136,6 +136,45 @@ void World::KillAll(SimKeeper& keeper) {
   }
 }
 
+void World::StandStill(SimKeeper& keeper, SimWorker& worker) {
+  const double seconds = scenario_.spec.supervision().hang_timeout_seconds();
+  if (seconds <= 0) return;
+  worker.hung_ns = now_ns_;
+  stalled_ns_ = now_ns_ + static_cast<int64_t>(seconds * kSecondNs);
+  stalled_generation_ = keeper.generation;
+  if (scenario_.sabotage == Sabotage::kKeepersIgnoreStalls) return;
+  queue_.Push({.when_ns = stalled_ns_,
+               .what = What::kWorkerStalls,
+               .node = keeper.node,
+               .id = keeper.id,
+               .rank = worker.rank - keeper.first_rank});
+}
+
+void World::TellStalled(SimKeeper& keeper, const SimWorker& worker) {
+  v1::AgentMessage message;
+  auto* stalled = message.mutable_worker_stalled();
+  stalled->set_generation(keeper.generation);
+  stalled->set_rank(worker.rank);
+  stalled->set_seconds(static_cast<double>(now_ns_ - worker.hung_ns) / kSecondNs);
+  TellAgent(keeper, std::move(message));
+}
+
+void World::TellPlaces(SimKeeper& keeper) {
+  v1::AgentMessage message;
+  message.mutable_workers_examined()->set_generation(keeper.generation);
+  for (const SimWorker& worker : keeper.workers) {
+    v1::WorkerPlace* place = message.mutable_workers_examined()->add_workers();
+    place->set_rank(worker.rank);
+    if (!worker.alive) continue;
+    place->set_pid(worker.pid);
+    place->set_speaks(true);
+    place->set_step(worker.completed);
+    const int64_t still_ns = worker.hung_ns == 0 ? 0 : now_ns_ - worker.hung_ns;
+    place->set_seconds_still(static_cast<double>(still_ns) / kSecondNs);
+  }
+  TellAgent(keeper, std::move(message));
+}
+
 void World::KillKeeper(SimKeeper& keeper) {
   for (SimWorker& worker : keeper.workers) {
     if (worker.alive) RemoveLive(keeper, worker);

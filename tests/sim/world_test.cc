@@ -36,6 +36,10 @@ TEST(World, SeesTwoGenerationsWhenANewCoordinatorDoesNotWaitForOldLeases) {
   EXPECT_THAT(FirstViolation(Sabotage::kPastSaysNothingRuns, 20000), testing::HasSubstr("I1: "));
 }
 
+TEST(World, SeesAHangThatNobodyEnds) {
+  EXPECT_THAT(FirstViolation(Sabotage::kKeepersIgnoreStalls, 500), testing::HasSubstr("I16: "));
+}
+
 TEST(World, SeesAStallWhenTheDiskNeverAnswers) {
   EXPECT_THAT(FirstViolation(Sabotage::kDiskNeverCommits, 20), testing::HasSubstr("I4: "));
 }
