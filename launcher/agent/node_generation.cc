@@ -58,7 +58,9 @@ void NodeGeneration::Prepare(int64_t now_ns) {
   if (!order_.spec().supervision().health_check().empty()) {
     preparation_->Add(std::make_unique<HealthCheck>(order_, options_.node, options_.keeper_path));
   }
-  reserve_.Provide(order_, Facts());
+  // At first two at the same time: the second one is for the next generation.
+  const bool two = reserve_.empty() && order_.spec().restart().max_restarts() > 0;
+  reserve_.Provide(two ? 2 : 1, order_, Facts());
   preparation_->Add(reserve_.Step());
   ContinuePreparation(now_ns);
 }
@@ -121,7 +123,7 @@ absl::Status NodeGeneration::StartKeeper(int64_t now_ns) {
   keeper_gone_.reset();
   keeper_closed_ = false;
   keeper_clock_ = options_.clock->id();
-  if (order_.spec().restart().max_restarts() > 0) reserve_.Provide(order_, Facts());
+  if (order_.spec().restart().max_restarts() > 0) reserve_.Provide(1, order_, Facts());
   if (std::exchange(pause_when_started_, false)) Signal({notes_.generation, SIGSTOP});
   return absl::OkStatus();
 }

@@ -75,42 +75,53 @@ std::string MakeReserveSpec(const v1::StartWorkers& order, const NodeFacts& node
   return spec;
 }
 
-void Reserve::Provide(const v1::StartWorkers& order, const NodeFacts& node) {
+// Empty where nothing can be preloaded.
+std::string Reserve::SpecFor(const v1::StartWorkers& order, const NodeFacts& node) const {
   const std::string script = JoinPath(ParentPath(keeper_path_), kPreloadScript);
   std::string spec = MakeReserveSpec(order, node, script);
-  if (keeper_ != nullptr && spec == spec_) return;
-  keeper_.reset();
-  ready_ = false;
+  return !spec.empty() && PosixFileSystem().FileBytes(script).ok() ? spec : "";
+}
+
+void Reserve::Provide(size_t count, const v1::StartWorkers& order, const NodeFacts& node) {
+  std::string spec = SpecFor(order, node);
+  if (spec != spec_) held_.clear();
   spec_ = std::move(spec);
-  if (spec_.empty() || !PosixFileSystem().FileBytes(script).ok()) return;
-  auto keeper = KeeperProcess::Spawn(keeper_path_, spec_);
-  if (keeper.ok()) keeper_ = *std::move(keeper);  // else the workers are started afresh
+  while (!spec_.empty() && held_.size() < count) {
+    auto keeper = KeeperProcess::Spawn(keeper_path_, spec_);
+    if (!keeper.ok()) return;  // the workers are started afresh then
+    held_.push_back({*std::move(keeper), false});
+  }
 }
 
 std::unique_ptr<KeeperProcess> Reserve::Take(const v1::StartWorkers& order, const NodeFacts& node) {
   Pump();
-  const std::string script = JoinPath(ParentPath(keeper_path_), kPreloadScript);
-  if (!ready_ || MakeReserveSpec(order, node, script) != spec_) keeper_.reset();
-  ready_ = false;
-  return std::move(keeper_);
+  if (held_.empty() || SpecFor(order, node) != spec_) return nullptr;
+  const auto ready =
+      std::find_if(held_.begin(), held_.end(), [](const Held& held) { return held.ready; });
+  if (ready == held_.end()) return nullptr;
+  std::unique_ptr<KeeperProcess> keeper = std::move(ready->keeper);
+  held_.erase(ready);
+  return keeper;
 }
 
 void Reserve::AddPolls(std::vector<pollfd>* polls) const {
-  if (keeper_ != nullptr) polls->push_back({keeper_->control_fd(), POLLIN, 0});
+  for (const Held& held : held_) polls->push_back({held.keeper->control_fd(), POLLIN, 0});
+}
+
+// False: it has ended, or its preloader has.
+bool Reserve::Read(Held* held) {
+  std::string bytes;
+  bool end = false;
+  while (held->keeper->Receive(&bytes, &end)) {
+    const std::optional<Packet> packet = Packet::Parse(bytes, nullptr);
+    if (packet && packet->type() == "Preloaded") held->ready = true;
+    if (packet && packet->type() == "PreloadFailed") return false;
+  }
+  return !end;
 }
 
 void Reserve::Pump() {
-  std::string bytes;
-  bool end = false;
-  while (keeper_ != nullptr && keeper_->Receive(&bytes, &end)) {
-    const std::optional<Packet> packet = Packet::Parse(bytes, nullptr);
-    if (packet && packet->type() == "Preloaded") ready_ = true;
-    if (packet && packet->type() == "PreloadFailed") end = true;
-    if (end) break;
-  }
-  if (!end) return;
-  keeper_.reset();
-  ready_ = false;
+  std::erase_if(held_, [](Held& held) { return !Read(&held); });
 }
 
 // Waits while the reserve gets ready.
@@ -123,7 +134,9 @@ class ReserveStep : public PreparationStep {
     if (cancelled_) return {State::kFailed, "it was stopped before its workers started"};
     if (deadline_ns_ == 0) deadline_ns_ = now_ns + kReadyNs;
     reserve_->Pump();
-    if (reserve_->keeper_ == nullptr || reserve_->ready_) return {State::kReady, ""};
+    const bool ready = std::any_of(reserve_->held_.begin(), reserve_->held_.end(),
+                                   [](const Reserve::Held& held) { return held.ready; });
+    if (ready || reserve_->held_.empty()) return {State::kReady, ""};
     if (now_ns < deadline_ns_) return {State::kWorking, ""};
     reserve_->Drop();
     return {State::kReady,

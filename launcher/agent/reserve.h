@@ -23,14 +23,14 @@ class Reserve {
  public:
   explicit Reserve(std::string keeper_path) : keeper_path_(std::move(keeper_path)) {}
 
-  // Gets one ready for workers like those of this order, unless one is there for them already.
-  void Provide(const v1::StartWorkers& order, const NodeFacts& node);
-  // The keeper, when it is ready for workers like these; nullptr otherwise, and what was there is
-  // dropped.
+  // Gets so many ready for workers like those of this order; those for others are dropped.
+  void Provide(size_t count, const v1::StartWorkers& order, const NodeFacts& node);
+  // A keeper that is ready for workers like these; nullptr where there is none.
   std::unique_ptr<KeeperProcess> Take(const v1::StartWorkers& order, const NodeFacts& node);
-  void Drop() { keeper_.reset(); }
+  void Drop() { held_.clear(); }
+  bool empty() const { return held_.empty(); }
 
-  // A step that waits until Provide's keeper is ready or has failed.
+  // A step that waits until one of Provide's keepers is ready or all have failed.
   std::unique_ptr<PreparationStep> Step();
 
   void AddPolls(std::vector<pollfd>* polls) const;
@@ -39,10 +39,16 @@ class Reserve {
 
  private:
   friend class ReserveStep;
+  struct Held {
+    std::unique_ptr<KeeperProcess> keeper;
+    bool ready = false;
+  };
+  std::string SpecFor(const v1::StartWorkers& order, const NodeFacts& node) const;
+  static bool Read(Held* held);
+
   std::string keeper_path_;
-  std::string spec_;  // that of the keeper in reserve; equal specs serve equal workers
-  std::unique_ptr<KeeperProcess> keeper_;
-  bool ready_ = false;
+  std::string spec_;  // of all that are held; equal specs serve equal workers
+  std::vector<Held> held_;
 };
 
 // The spec of a keeper in reserve: the preloader's command and the environment that all workers of
