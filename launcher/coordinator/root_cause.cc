@@ -219,7 +219,10 @@ std::vector<FailureGroup> GroupLastWords(const Generation& generation) {
   std::map<std::string, std::vector<uint32_t>> by_text;
   for (size_t rank = 0; rank < generation.workers.size(); ++rank) {
     const Worker& worker = generation.workers[rank];
-    if (!worker.failed && !EndedByItself(worker) && !HasOwnReport(worker)) continue;
+    // One that was on its way out when the others were stopped has said its last words too.
+    const bool speaks =
+        worker.failed || EndedByItself(worker) || HasOwnReport(worker) || DyingNs(worker) != kNever;
+    if (!speaks) continue;
     by_text[LastWords(worker).substr(0, kGroupTextBytesMax)].push_back(static_cast<uint32_t>(rank));
   }
   std::vector<FailureGroup> groups;

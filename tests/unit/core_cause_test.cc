@@ -2,6 +2,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "absl/strings/str_cat.h"
 #include "launcher/coordinator/root_cause.h"
 #include "tests/unit/core_harness.h"
 
@@ -175,6 +176,20 @@ TEST_F(CauseTest, GroupsRanksWithTheSameLastWords) {
   EXPECT_EQ(failure.groups[0].text, "NCCL error: remote process exited");
   EXPECT_THAT(failure.groups[1].ranks, ElementsAre(2));
   EXPECT_EQ(failure.groups[1].text, "ValueError: boom");
+}
+
+// L71: also those that were stopped while they were dying of the same error.
+TEST_F(CauseTest, GroupsRanksThatWereOnTheirWayOutWhenTheyWereStopped) {
+  for (uint32_t rank : {0, 1, 2, 3}) {
+    v1::WorkerExited raised = End(rank, 1, 0, rank);
+    raised.set_stopped_by_us(rank > 0);
+    raised.add_log_tail(absl::StrCat("[rank", rank, "]: ValueError: boom"));
+    Say(raised);
+  }
+  const FailureRecord& failure = Failure();
+  ASSERT_EQ(failure.groups.size(), 1u);
+  EXPECT_THAT(failure.groups[0].ranks, ElementsAre(0, 1, 2, 3));
+  EXPECT_EQ(failure.rank, 0);
 }
 
 TEST_F(CauseTest, CarriesCoreDumpsAndTheArtifactsOfAllRanks) {
