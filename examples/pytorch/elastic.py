@@ -80,7 +80,7 @@ class Trainer:
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--epochs", type=int, default=5)
-    parser.add_argument("--snapshot", default="snapshot.pt")
+    parser.add_argument("--snapshot", default="elastic.pt")
     parser.add_argument("--fail-at-epoch", type=int, default=0, help="the last rank raises an error then, once")
     parser.add_argument("--fail-always", action="store_true")
     options = parser.parse_args()

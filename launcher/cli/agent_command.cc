@@ -105,9 +105,10 @@ int RunAgent(const Options& options, const Surroundings& here) {
     std::fprintf(stderr, "ddprun: %s\n", std::string(agent_options.status().message()).c_str());
     return kExitBadUsage;
   }
-  console.Say(absl::StrCat("ddprun: node ", agent_options->identity.node, " at ",
-                           agent_options->identity.address, " offers ",
-                           agent_options->identity.slots, " workers to ", options.coordinator));
+  console.Say(absl::StrCat(
+      "ddprun: node ", agent_options->identity.node, " at ", agent_options->identity.address,
+      " offers ", agent_options->identity.slots,
+      agent_options->identity.slots == 1 ? " worker to " : " workers to ", options.coordinator));
   auto agent = agent::Agent::Start(*std::move(agent_options));
   if (!agent.ok()) {
     std::fprintf(stderr, "ddprun: %s\n", std::string(agent.status().message()).c_str());

@@ -229,6 +229,21 @@ void AddEvidence(const Json& failure, std::vector<std::string>* lines) {
   }
 }
 
+// "reports/hang-g1.json" → "reports/hang-g1.txt", which is the same for people.
+std::string ForPeople(absl::string_view report) {
+  absl::ConsumeSuffix(&report, ".json");
+  return absl::StrCat(report, ".txt");
+}
+
+// Where each rank stood, of a hang or an init timeout.
+void AddReport(const Json& failure, const SummaryContext& context,
+               std::vector<std::string>* lines) {
+  const std::string report = Text(failure, "report");
+  if (report.empty()) return;
+  lines->push_back(
+      absl::StrCat("  where each rank stood: ", context.run_dir, "/", ForPeople(report)));
+}
+
 void AddFailure(const Json& failure, const SummaryContext& context,
                 std::vector<std::string>* lines) {
   const int64_t rank = Get<int64_t>(failure, "rank", -1);
@@ -238,6 +253,7 @@ void AddFailure(const Json& failure, const SummaryContext& context,
   const uint64_t generation = Get<uint64_t>(failure, "generation", 0);
   if (rank < 0) {
     lines->push_back(absl::StrCat("  cause: ", reason));
+    AddReport(failure, context, lines);
     lines->push_back(absl::StrCat("  logs: ", context.run_dir, "/logs/g", generation, "/"));
     return;
   }
@@ -251,6 +267,7 @@ void AddFailure(const Json& failure, const SummaryContext& context,
   if (ended && absl::ConsumePrefix(&rest, Ending(failure))) absl::ConsumePrefix(&rest, ": ");
   if (!rest.empty()) absl::StrAppend(&cause, ": ", rest);
   lines->push_back(cause);
+  AddReport(failure, context, lines);
   AddEvidence(failure, lines);
   const std::string log =
       absl::StrCat(context.run_dir, "/logs/g", generation, "/rank", rank, ".log");

@@ -69,7 +69,8 @@ OptionRowList WhereRows() {
        "Run folder. Default runs/<job id>; runs/latest points there",
        [](OptionText v, Options* o) { return KeepText(v, &o->run_dir); }},
       {"--job-id", "NAME", kAllCommands, kGroupWhere,
-       "Name of the job. Default: date, time and four random digits",
+       "Name of the job. Default: date, time and four random digits; for an agent: the job that it "
+       "wants to join, default any",
        [](OptionText v, Options* o) { return StoreOption(ParseName(v), &o->job_id); }},
       {"--resume", "", kJobCommands, kGroupWhere,
        "Goes on with the job in the run folder, from its newest checkpoint; alone, with the newest "

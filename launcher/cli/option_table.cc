@@ -84,7 +84,10 @@ std::string SuggestOption(std::string_view name, unsigned command) {
     for (absl::string_view own : absl::StrSplit(row.names, ',')) {
       // What is only a part of a name (--nodes for --nnodes, --restarts for --max-restarts) is
       // near.
-      const size_t distance = EditDistance(name, std::string_view(own.data(), own.size()));
+      // So is what has been shortened, as torchrun allows it: --nproc_per.
+      const std::string_view whole(own.data(), own.size());
+      const bool shortened = name.size() > 4 && whole.substr(0, name.size()) == name;
+      const size_t distance = shortened ? 1 : EditDistance(name, whole);
       if (distance < best_distance) {
         best_distance = distance;
         best = std::string(own);

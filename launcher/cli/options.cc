@@ -62,10 +62,12 @@ absl::Status TakeOption(const std::vector<std::string>& arguments, unsigned comm
     }
   }
   if (row == nullptr) {
+    const char* where = command == kForLogs    ? " (ddprun logs --help lists all)"
+                        : command == kForAgent ? " (ddprun agent --help lists all)"
+                                               : " (ddprun --help lists all; what belongs to your "
+                                                 "own program stands behind its name)";
     return absl::InvalidArgumentError(
-        absl::StrCat(typed, ": unknown option", SuggestOption(WithHyphens(typed), command),
-                     " (ddprun --help lists all; what belongs to your own program stands "
-                     "behind its name)"));
+        absl::StrCat(typed, ": unknown option", SuggestOption(WithHyphens(typed), command), where));
   }
   const std::string name(LongName(*row));
   if (row->value[0] == '\0') {

@@ -76,7 +76,9 @@ std::string CodeForbids(const v1::RestartPolicy& policy, const FailureRecord& fa
 
 std::string BudgetText(const v1::RestartPolicy& policy) {
   if (policy.max_restarts() == 0) return "--max-restarts 0 allows none";
-  std::string text = absl::StrCat("all ", policy.max_restarts(), " restarts are used up");
+  std::string text = policy.max_restarts() == 1
+                         ? "the one restart is used up"
+                         : absl::StrCat("all ", policy.max_restarts(), " restarts are used up");
   if (policy.window_seconds() > 0) {
     absl::StrAppend(&text, " (of the last ", policy.window_seconds(), " s)");
   }

@@ -12,6 +12,7 @@
 namespace ddprun::cli {
 namespace {
 
+using ::testing::Contains;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::Not;
@@ -112,6 +113,13 @@ TEST(FormatTest, AFailureWithoutARankIsToldToo) {
   const std::string text = absl::StrJoin(Summary(result, {"runs/x", "resume", false, 3}), "\n");
   EXPECT_THAT(text, HasSubstr("cause: node n2 was lost"));
   EXPECT_THAT(text, HasSubstr("logs: runs/x/logs/g1/"));
+}
+
+TEST(FormatTest, AHangsReportForPeopleIsNamed) {
+  const Json result = Json::parse(R"({"status":"failed","exit_code":1,"first_failure":{
+      "generation":2,"rank":-1,"reason":"hung","report":"reports/hang-g2.json","log_tail":[]}})");
+  EXPECT_THAT(Summary(result, {"runs/x", "resume", false, 3}),
+              Contains("  where each rank stood: runs/x/reports/hang-g2.txt"));
 }
 
 TEST(FormatTest, TheSummaryOfASuccessHasItsMetrics) {
