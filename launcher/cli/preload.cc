@@ -48,6 +48,26 @@ std::vector<std::string> ImportsOf(absl::string_view line) {
   return names;
 }
 
+// os.environ["OMP_NUM_THREADS"] = "1", setdefault and putenv: libraries read such variables when
+// they are loaded, so that they would be set too late.
+bool SetsLoadVariable(absl::string_view line) {
+  if (!absl::StrContains(line, "environ") && !absl::StrContains(line, "putenv(")) return false;
+  for (const char* prefix :
+       {"OMP_", "GOMP_", "KMP_", "MKL_", "OPENBLAS_", "NUMEXPR_", "NPY_", "TORCH", "PYTORCH_"}) {
+    for (const char* quote : {"\"", "'"}) {
+      const size_t at = line.find(absl::StrCat(quote, prefix));
+      if (at == absl::string_view::npos) continue;
+      if (absl::StrContains(line.substr(0, at), "setdefault(")) return true;
+      if (absl::StrContains(line.substr(0, at), "putenv(")) return true;
+      absl::string_view rest = line.substr(std::min(line.find(']', at), line.size()));
+      absl::ConsumePrefix(&rest, "]");
+      rest = absl::StripLeadingAsciiWhitespace(rest);
+      if (absl::ConsumePrefix(&rest, "=") && !absl::StartsWith(rest, "=")) return true;
+    }
+  }
+  return false;
+}
+
 std::string ScriptText(const std::vector<std::string>& rest, const std::string& working_dir) {
   std::vector<std::string> candidates;
   if (rest[0] == "-m") {
@@ -86,6 +106,7 @@ std::vector<std::string> HeavyImports(std::string_view text) {
   std::vector<std::string> modules;
   bool torch = false;
   for (absl::string_view line : absl::StrSplit(absl::string_view(text.data(), text.size()), '\n')) {
+    if (SetsLoadVariable(line)) return {};
     for (const std::string& name : ImportsOf(line)) {
       if (!IsHeavy(name) || std::find(modules.begin(), modules.end(), name) != modules.end()) {
         continue;

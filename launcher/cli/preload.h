@@ -23,8 +23,9 @@ Preload ChoosePreload(const std::vector<std::string>& program, const std::string
 // have as well; 0 where it is none, or what follows is neither a script nor -m module.
 uint32_t InterpreterWords(const std::vector<std::string>& program);
 
-// The modules below torch and numpy that the text imports at the beginning of a line. A text that
-// does not import torch names none.
+// The modules below torch and numpy that the text imports at the beginning of a line. None for a
+// text that does not import torch, or that sets a variable which libraries read when they are
+// loaded.
 std::vector<std::string> HeavyImports(std::string_view text);
 
 }  // namespace ddprun::cli

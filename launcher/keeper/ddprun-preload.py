@@ -36,9 +36,10 @@ SHARED_ENVIRONMENT = dict(os.environb)
 LOADED_LATER = {"torch": ["torch._dynamo"]}
 
 
-def path_for(words):
-    """sys.path[0] of a fresh interpreter with this command line."""
-    return os.getcwd() if words[0] == "-m" else os.path.dirname(os.path.realpath(words[0]))
+def set_first_path(words):
+    """sys.path[0] as in a fresh interpreter with this command line."""
+    if not getattr(sys.flags, "safe_path", False):  # PYTHONSAFEPATH: there is none
+        sys.path[0] = os.getcwd() if words[0] == "-m" else os.path.dirname(os.path.realpath(words[0]))
 
 
 def load(modules):
@@ -81,7 +82,8 @@ def become_a_spare(workers, keeper):
                 os._exit(0)
             link.close()
             return fds
-        os.waitpid(child, 0)
+        if os.waitpid(child, 0)[1] != 0:
+            os._exit(1)  # no process could be made; the workers are started afresh
     link.send(b"ready")
     end = select.poll()
     end.register(SOCKET_FD, 0)  # the requests are for the others
@@ -131,8 +133,14 @@ def become_worker(fds, interpreter_words):
     except OSError as error:
         os.write(start, struct.pack("ii", START_FAILED_IN_FOLDER, error.errno))
         os._exit(127)
+    # Drawn anew, as by a fresh import; random does it by itself.
     if "numpy.random" in sys.modules:
-        sys.modules["numpy.random"].seed()  # drawn anew, as by a fresh import; random does it by itself
+        sys.modules["numpy.random"].seed()
+    if hasattr(sys.modules.get("torch"), "default_generator"):
+        sys.modules["torch"].default_generator.seed()
+    if hasattr(sys.modules.get("threading"), "main_thread"):
+        main_thread = sys.modules["threading"].main_thread()
+        getattr(main_thread, "_set_native_id", lambda: None)()  # a fork leaves the preloader's
     if hasattr(sys, "orig_argv"):
         sys.orig_argv = sys.orig_argv[:interpreter_words] + words[interpreter_words:]
     os.close(start)
@@ -153,7 +161,7 @@ def run_script(words):
     path = words[0]
     full = os.path.join(os.getcwd(), path)
     sys.argv = list(words)
-    sys.path[0] = path_for(words)
+    set_first_path(words)
     try:
         with open(path, "rb") as file:
             source = file.read()
@@ -169,7 +177,7 @@ def run_script(words):
 def run_module(words):
     import runpy
     sys.argv = ["-m", *words[2:]]
-    sys.path[0] = os.getcwd()
+    set_first_path(words)
     new_main()
     runpy._run_module_as_main(words[1])
 
@@ -200,7 +208,7 @@ def run(words):
 def main():
     keeper = os.getppid()
     interpreter_words, workers, modules, words = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3], sys.argv[4:]
-    sys.path[0] = path_for(words)
+    set_first_path(words)
     load(modules)
     return become_worker(become_a_spare(workers, keeper), interpreter_words)
 

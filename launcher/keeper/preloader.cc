@@ -5,6 +5,7 @@
 #include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
+#include <sys/syscall.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -100,6 +101,7 @@ bool Preloader::Start(const WorkerSpec& spec, const StartContext& context) {
     RunPreloader(arguments, environment, spec.directory, output.get(), others.get(), context,
                  keeper);
   }
+  pidfd_.Reset(static_cast<int>(syscall(SYS_pidfd_open, pid_, 0)));
   socket_ = std::move(own);
   return true;
 }
@@ -112,6 +114,7 @@ bool Preloader::ReadReady() const {
 void Preloader::End() {
   if (pid_ > 0) kill(pid_, SIGKILL);
   pid_ = -1;
+  pidfd_.Reset();
   socket_.Reset();
 }
 

@@ -33,10 +33,13 @@ class Preloader {
   static bool AwaitPid(StartedWorker* worker, int64_t deadline_boot_ns);
 
   int socket() const { return socket_.get(); }
+  // Readable when it has ended. The socket alone does not tell: what it has forked holds it too.
+  int exit_fd() const { return pidfd_.get(); }
   bool running() const { return socket_.valid(); }
 
  private:
   pid_t pid_ = -1;
+  Fd pidfd_;
   Fd socket_;
 };
 

@@ -6,6 +6,7 @@
 
 #include <cerrno>
 #include <cstring>
+#include <iterator>
 #include <optional>
 #include <string>
 
@@ -68,10 +69,13 @@ int StandBy(int control, const WorkerSpec& spec, const StartContext& context,
   bool ready = false;
   if (!preloader->Start(spec, context)) Tell(control, "PreloadFailed");
   for (;;) {
-    pollfd polls[] = {{control, POLLIN, 0}, {preloader->socket(), POLLIN, 0}};
-    if (poll(polls, 2, -1) < 0) continue;
-    if (polls[1].revents != 0) {
-      const bool loaded = !ready && preloader->ReadReady();
+    // Once all are forked, they are of use without the process that has forked them.
+    pollfd polls[] = {{control, POLLIN, 0},
+                      {preloader->socket(), POLLIN, 0},
+                      {ready ? -1 : preloader->exit_fd(), POLLIN, 0}};
+    if (poll(polls, std::size(polls), -1) < 0) continue;
+    if (polls[1].revents != 0 || polls[2].revents != 0) {
+      const bool loaded = !ready && polls[1].revents != 0 && preloader->ReadReady();
       if (!loaded) preloader->End();  // by itself, now or after it was ready
       Tell(control, loaded ? "Preloaded" : "PreloadFailed");
       ready = loaded;

@@ -5,6 +5,7 @@
 #include <signal.h>
 
 #include <algorithm>
+#include <chrono>
 #include <filesystem>
 #include <fstream>
 
@@ -42,6 +43,7 @@ print("descriptors", [n for n in numbers if os.path.exists(f"/proc/self/fd/{n}")
 print("stdin", os.readlink("/proc/self/fd/0"))
 print("signals", [str(signal.getsignal(n)) for n in (1, 2, 13, 15)])
 print("group", os.getpgid(0) == os.getpid(), threading.active_count(), sorted(os.sched_getaffinity(0)))
+print("thread", threading.main_thread().native_id == os.getpid())
 volatile = ("DDPRUN_GENERATION", "TORCHELASTIC_RESTART_COUNT", "MASTER_PORT")
 for name, value in sorted(os.environ.items()):
     if name != "_" and name not in volatile and not name.startswith("PADDLE_"):
@@ -123,6 +125,19 @@ TEST_F(PreloadTest, AScriptCannotTell) {
   EXPECT_NE(preloaded.Log(2, 0).find("comm ddprun-keeper"), std::string::npos);
 }
 
+TEST_F(PreloadTest, AScriptWithoutItsFolderInThePathCannotTell) {
+  auto environment = Environment();
+  environment["PYTHONSAFEPATH"] = "1";
+  const auto with = [&](const char* preload) {
+    return Command(preload, {"python3", folder_ + "/script.py"});
+  };
+  Launch executed(Mode::kTogether, 2, with("none"), environment);
+  Launch preloaded(Mode::kTogether, 2, with("auto"), environment);
+  EXPECT_EQ(executed.Wait().exit_code, 0);
+  EXPECT_EQ(preloaded.Wait().exit_code, 0);
+  ExpectSame(executed, preloaded);
+}
+
 TEST_F(PreloadTest, AModuleCannotTell) {
   const std::vector<std::string> program = {"python3", "-m", "package.module", "a"};
   auto command = [&](const std::string& preload) { return Command(preload, program); };
@@ -163,6 +178,61 @@ TEST_F(PreloadTest, ModulesThatCannotBeLoadedAreTheProgramsAffair) {
   EXPECT_EQ(launch.Wait().exit_code, 1);
   EXPECT_NE(launch.Log(1, 0).find("this torch is broken"), std::string::npos);
   EXPECT_EQ(launch.Log(1, 0).find("ddprun-preload.py"), std::string::npos);
+}
+
+TEST_F(PreloadTest, WithoutASeedEveryRankDrawsNumbersOfItsOwn) {
+  Write("torch.py", std::string(kTorch) + R"(
+class Generator:
+    def seed(self):
+        self.seeded_in = os.getpid()
+default_generator = Generator()
+default_generator.seed()
+)");
+  Write("draw.py",
+        "import os\nimport torch\n"
+        "print(torch.default_generator.seeded_in == os.getpid())\n");
+  Launch launch(Mode::kTogether, 2, Command("auto", {"python3", folder_ + "/draw.py"}),
+                Environment());
+  EXPECT_EQ(launch.Wait().exit_code, 0);
+  EXPECT_EQ(launch.Log(1, 0), "True\n");
+  EXPECT_EQ(launch.Log(1, 1), "True\n");
+}
+
+// What it has forked already holds its socket open.
+TEST_F(PreloadTest, APreloaderThatDiesWhileItForksIsNotAwaited) {
+  Write("torch.py", std::string(kTorch) + R"(
+import signal
+class Fork:
+    preloader, forks = os.getpid(), 0
+    def __call__(self):
+        self.forks += 1
+        if os.getpid() == self.preloader and self.forks == 2:
+            os.kill(os.getpid(), signal.SIGKILL)
+os.register_at_fork(after_in_parent=Fork())
+)");
+  Write("end.py", "import torch\nprint('here')\n");
+  Launch launch(Mode::kTogether, 2, Command("auto", {"python3", folder_ + "/end.py"}),
+                Environment());
+  EXPECT_EQ(launch.Wait(20).exit_code, 0);
+  EXPECT_EQ(launch.Log(1, 1), "here\n");
+}
+
+TEST_F(PreloadTest, AProcessThatCannotBeMadeEndsThePreloadedStart) {
+  Write("torch.py", std::string(kTorch) + R"(
+real, preloader = os.fork, os.getpid()
+def fork():
+    if os.getpid() != preloader:
+        raise OSError(11, "Resource temporarily unavailable")
+    return real()
+os.fork = fork
+)");
+  Write("end.py", "import torch\nprint('here')\n");
+  const auto begin = std::chrono::steady_clock::now();
+  Launch launch(Mode::kTogether, 1, Command("auto", {"python3", folder_ + "/end.py"}),
+                Environment());
+  EXPECT_EQ(launch.Wait().exit_code, 0);
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(9));
+  EXPECT_EQ(launch.Log(1, 0), "here\n");
 }
 
 // A script that waits in its first life until a file is there.

@@ -37,6 +37,22 @@ TEST(PreloadChoice, TheModulesOfTorchAndNumpyThatTheScriptImportsItself) {
   EXPECT_THAT(cli::HeavyImports("from torch"), ElementsAre("torch"));
 }
 
+TEST(PreloadChoice, NoneWhereTheScriptSetsWhatLibrariesReadWhenTheyAreLoaded) {
+  for (const char* line :
+       {"os.environ['OMP_NUM_THREADS'] = '1'", "  os.environ[\"TORCH_LOGS\"]=\"+dynamo\"",
+        "os.environ.setdefault('MKL_NUM_THREADS', '1')", "os.putenv(\"KMP_BLOCKTIME\", \"0\")"}) {
+    EXPECT_THAT(cli::HeavyImports(std::string(line) + "\nimport torch\n"), IsEmpty()) << line;
+    EXPECT_THAT(cli::HeavyImports("import torch\n" + std::string(line)), IsEmpty()) << line;
+  }
+  for (const char* line :
+       {"os.environ['CUDA_VISIBLE_DEVICES'] = '1'", "n = os.environ[\"TORCHELASTIC_RUN_ID\"]",
+        "if os.environ['OMP_NUM_THREADS'] == '1':", "x = os.environ.get('OMP_NUM_THREADS', '1')",
+        "d['OMP_NUM_THREADS'] = 1"}) {
+    EXPECT_THAT(cli::HeavyImports(std::string(line) + "\nimport torch\n"), ElementsAre("torch"))
+        << line;
+  }
+}
+
 v1::StartWorkers Order() {
   v1::StartWorkers order;
   order.set_job_id("job");
