@@ -121,6 +121,25 @@ TEST(Hang, ToolsThatHangOrFloodAreBounded) {
   }
 }
 
+// gdb would read torch's CUDA library for longer than there is time: it leaves it out, and names
+// the functions of others all the same.
+TEST(Hang, GdbDoesNotReadTorchsCudaLibrary) {
+  if (std::system("command -v gdb >/dev/null") != 0) GTEST_SKIP() << "no gdb";
+  std::string folder = "/tmp/ddprun-gdb-XXXXXX";
+  ASSERT_NE(mkdtemp(folder.data()), nullptr);
+  const std::string library = folder + "/libtorch_cuda.so";
+  ASSERT_EQ(std::system(("cp /lib/x86_64-linux-gnu/libm.so.6 " + library).c_str()), 0);
+  Launch launch(Mode::kTogether, 1,
+                Shell("1", "[ $DDPRUN_GENERATION = 2 ] && exit 0; LD_PRELOAD=" + library +
+                               " exec sleep 999"));
+  const Finished finished = launch.Wait(40);
+  EXPECT_EQ(finished.exit_code, 0) << finished.output;
+  const Launch::Json worker = Report(launch, 1)["workers"][0];
+  EXPECT_EQ(worker["stack_source"], "gdb");
+  EXPECT_THAT(worker["stack"].get<std::string>(), HasSubstr("nanosleep"));
+  EXPECT_EQ(std::system(("rm -r " + folder).c_str()), 0);
+}
+
 // The budget counts hangs as any failure; what ends the job is told as such.
 TEST(Hang, WithoutRestartsTheJobFails) {
   Launch launch(Mode::kTogether, 1,
