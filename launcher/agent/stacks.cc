@@ -195,7 +195,7 @@ std::vector<std::string> GdbArguments(pid_t pid) {
   if (large) add("-iex", "set auto-solib-add off");
   add("-p", absl::StrCat(pid));
   if (large) add("-ex", absl::StrCat("sharedlibrary ", kLibrariesOfAStack));
-  add("-ex", "thread apply all bt 64");
+  add("-ex", "thread apply all -ascending bt 64");
   return arguments;
 }
 

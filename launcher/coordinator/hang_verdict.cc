@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "launcher/coordinator/waiting_call.h"
 
 namespace ddprun::coordinator {
 namespace {
@@ -77,6 +78,24 @@ std::string NarrowByProgress(Places& places) {
   return "";
 }
 
+// Of ranks that say nothing of themselves: the only one whose main thread is not in a call that
+// waits for all, where the others are; nullptr where the stacks do not tell.
+const v1::WorkerPlace* OutsideOfWaitingCalls(const Places& places, std::string* others_call) {
+  const v1::WorkerPlace* outside = nullptr;
+  for (const auto* place : places) {
+    if (!ShowsMainThread(place->stack())) return nullptr;
+    const std::string call = WaitingCall(place->stack());
+    if (!call.empty()) {
+      *others_call = call;
+    } else if (outside == nullptr) {
+      outside = place;
+    } else {
+      return nullptr;
+    }
+  }
+  return others_call->empty() ? nullptr : outside;
+}
+
 }  // namespace
 
 HangVerdict JudgeHang(const std::map<uint32_t, v1::WorkerPlace>& places, bool complete,
@@ -99,6 +118,15 @@ HangVerdict JudgeHang(const std::map<uint32_t, v1::WorkerPlace>& places, bool co
   verdict.seconds = (*std::min_element(still.begin(), still.end(), longer))->seconds_still();
   const bool speak =
       std::all_of(all.begin(), all.end(), [](const auto* place) { return place->speaks(); });
+  std::string call;
+  const auto* outside = speak ? nullptr : OutsideOfWaitingCalls(all, &call);
+  if (outside != nullptr) {
+    verdict.rank = outside->rank();
+    verdict.seconds = outside->seconds_still();
+    verdict.reason = absl::StrCat(BehindText(*outside), ": the others wait in ", call,
+                                  ", to which it has not come");
+    return verdict;
+  }
   Places candidates = speak ? all : still;
   if (candidates.size() > 1 && speak) verdict.reason = NarrowByProgress(candidates);
   if (candidates.size() > 1) {

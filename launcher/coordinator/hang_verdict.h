@@ -2,7 +2,8 @@
 //
 // Rule: of ranks that use libddprun the one behind is that of the smallest step; among those the
 // one that has finished, then started, the fewest collectives; then the one that is in none; then
-// the one that has stood still for longest. Of other programs' ranks only the stillness is known.
+// the one that has stood still for longest. Of other programs' ranks only the stillness
+// is known, and the stacks: the one that is in no call that waits for all, where the others are.
 // Where that names nobody, the reason says so.
 #pragma once
 

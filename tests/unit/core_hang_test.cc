@@ -44,6 +44,33 @@ TEST(HangVerdict, TheSmallestStepIsBehind) {
   EXPECT_THAT(verdict.reason, HasSubstr("step 7"));
 }
 
+// As gdb and py-spy show them, of a PyTorch program that knows no libddprun.
+TEST(HangVerdict, StacksOfOtherProgramsNameTheRankThatTheOthersWaitFor) {
+  const auto place = [](uint32_t rank, const std::string& stack) {
+    v1::WorkerPlace made;
+    made.set_rank(rank);
+    made.set_seconds_still(11);
+    made.set_stack(stack);
+    return made;
+  };
+  const std::string waits =
+      "Thread 2 (LWP 8):\n#0  epoll_wait ()\nThread 1 (LWP 7):\n#0  futex ()\n"
+      "#6  0x7f in c10d::Work::wait(std::chrono::duration<long>) () from libtorch_cpu.so\n";
+  const std::string pyspy =
+      "Thread 9 (idle): \"MainThread\"\n    all_reduce (torch/distributed.py:1)";
+  // Its background thread is in such a call all the time, which says nothing.
+  const std::string sleeps =
+      "Thread 2 (LWP 8):\n#0  c10d::ProcessGroupGloo::runLoop(int) ()\nThread 1 (LWP 7):\n#0  "
+      "nanosleep ()\n";
+  const HangVerdict verdict = Judge({place(0, waits), place(1, sleeps), place(2, pyspy)});
+  EXPECT_EQ(verdict.rank, 1);
+  EXPECT_EQ(verdict.seconds, 11);
+  EXPECT_THAT(verdict.reason, HasSubstr("rank 1 is behind: the others wait in"));
+  EXPECT_EQ(Judge({place(0, waits), place(1, sleeps), place(2, sleeps)}).rank, -1);
+  EXPECT_EQ(Judge({place(0, waits), place(1, waits)}).rank, -1);
+  EXPECT_EQ(Judge({place(0, sleeps), place(1, "thread 7 (python3): sleeping in futex")}).rank, -1);
+}
+
 TEST(HangVerdict, ThenTheFewestFinishedCollectives) {
   EXPECT_EQ(Judge({Place(0, 7, 5, 5, 12), Place(1, 7, 5, 4, 11)}).rank, 1);
 }
