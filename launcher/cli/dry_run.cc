@@ -44,6 +44,10 @@ std::string CommandText(const RunPlan& plan, const Surroundings& here) {
   });
 }
 
+std::string TimeText(double seconds) {
+  return seconds > 0 ? absl::StrCat(seconds, " s") : std::string("none");
+}
+
 std::string Ranks(const Options& options, const RunPlan& plan) {
   const v1::JobSpec& spec = plan.spec;
   if (options.command == Command::kCoordinator) {
@@ -166,12 +170,16 @@ std::string DryRunText(const Options& options, const RunPlan& plan, const Surrou
       "job ", spec.job_id(), spec.resume() ? " (resumed)" : "", "\n",
       "run folder: ", spec.run_dir(), "\n", "each worker executes: ", CommandText(plan, here), "\n",
       "in: ", spec.working_dir(), "\n", "device: ", spec.device(), "\n");
+  if (spec.launching().preload_modules_size() > 0) {
+    absl::StrAppend(&text, "loaded once for all of a node: ",
+                    absl::StrJoin(spec.launching().preload_modules(), ", "),
+                    " (--preload none: by each worker)\n");
+  }
   absl::StrAppend(&text, Ranks(options, plan));
-  absl::StrAppend(
-      &text, "restarts: at most ", spec.restart().max_restarts(), "; grace ", spec.grace_seconds(),
-      " s; lease ",
-      spec.lease_seconds() > 0 ? absl::StrCat(spec.lease_seconds(), " s") : std::string("none"),
-      "\n");
+  absl::StrAppend(&text, "restarts: at most ", spec.restart().max_restarts(), "; grace ",
+                  spec.grace_seconds(), " s; lease ", TimeText(spec.lease_seconds()),
+                  "; hang time-out ", TimeText(spec.supervision().hang_timeout_seconds()),
+                  "; time limit ", TimeText(spec.time_limit_seconds()), "\n");
   if (options.command == Command::kRun) absl::StrAppend(&text, EnvironmentText(plan, here));
   if (!spec.train_config_json().empty())
     absl::StrAppend(&text, Configuration(spec.train_config_json()));

@@ -350,5 +350,15 @@ TEST_F(TorchrunTest, ADryRunShowsTheEnvironmentOfEveryWorker) {
   EXPECT_THAT(text, Not(HasSubstr("INHERITED")));
 }
 
+TEST_F(TorchrunTest, ADryRunSaysWhatIsPreloaded) {
+  const auto options =
+      ParseCommandLine({"--dry-run", "--preload=torch,numpy", "train.py"}, "ddprun");
+  ASSERT_TRUE(options.ok());
+  const auto plan = PlanRun(*options, here_);
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  EXPECT_THAT(DryRunText(*options, *plan, here_),
+              HasSubstr("loaded once for all of a node: torch, numpy (--preload none"));
+}
+
 }  // namespace
 }  // namespace ddprun::cli
