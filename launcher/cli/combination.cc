@@ -148,7 +148,7 @@ absl::Status CheckSignals(const Options& o) {
   for (int32_t signal : *o.forwarded_signals) {
     if (std::find(stops.begin(), stops.end(), signal) == stops.end()) continue;
     return Clash(absl::StrCat("--forward-signals: ", SignalName(signal),
-                              " stops the job; forward another one, for example SIGUSR1, or leave "
+                              " stops the job; forward another one, or leave "
                               "it out of --signals-to-handle"));
   }
   return absl::OkStatus();

@@ -105,9 +105,16 @@ absl::StatusOr<std::string> FindProgram(const std::string& name, const std::stri
   }
   if (!not_executable.empty()) return NotExecutable(not_executable);
   const bool here = Look(From(working_dir, name)) != Kind::kMissing;
+  std::string hint = here ? absl::StrCat("; the file in this folder is ./", name) : "";
+  if (here && absl::EndsWith(name, ".py")) {
+    // Behind -- or with --no-python; without them Python would have been looked for.
+    hint = absl::StrCat("; to have Python run it, leave -- and --no-python away, or write python3 ",
+                        name);
+  } else if (name == "log") {
+    hint = "; did you mean ddprun logs?";
+  }
   return absl::NotFoundError(absl::StrCat(
-      name, ": no such program in PATH (", path_variable, ")",
-      here ? absl::StrCat("; the file in this folder is ./", name) : "",
+      name, ": no such program in PATH (", path_variable, ")", hint,
       "; a configuration ends in .cfg, a program of your own is named with its folder or found in "
       "PATH"));
 }

@@ -183,6 +183,7 @@ TEST_F(PreflightTest, ATrainerWithoutItsCudaPartSaysThatItUsesTheCpu) {
 
 TEST_F(PreflightTest, BadInputIsFoundBeforeAnythingIsMade) {
   const std::pair<std::vector<std::string>, std::string> cases[] = {
+      {{"log"}, "did you mean ddprun logs?"},
       {{"--", "no-such-program-x"}, "no-such-program-x: no such program in PATH (/usr/bin:/bin)"},
       {{"--", "./train.cfg"}, "./train.cfg: is not executable"},
       {{"--", "./data"}, "./data: is a folder"},
