@@ -4,7 +4,8 @@ Started by ddprun-keeper as: PYTHON [its options] ddprun-preload.py WORDS WORKER
 [arguments], with a SEQPACKET socket as descriptor 3. WORDS is how many words of a worker's command name the interpreter.
 When the modules are loaded it forks WORKERS processes and sends `ready`. Each of them takes one packet of the socket, which
 brings five descriptors: a file with the worker's command, environment, folder and processors, its output, its socket, its
-page and its start pipe. The end of the socket ends them all.
+page and its start pipe; there it tells its pid, and becomes the worker when its socket says `go`. The end of descriptor 3
+ends them all.
 
 A worker must not be able to tell that it was not executed: __main__, sys.argv, sys.path, the environment, tracebacks and the
 exit code are those of a fresh interpreter.
@@ -116,6 +117,11 @@ def become_worker(fds, interpreter_words):
         os.close(fd)
     words, environment, folder, cpus = read_request(request)
     os.write(start, struct.pack("i", os.getpid()))
+    go = select.poll()
+    go.register(link, select.POLLIN)
+    go.poll()  # until the others are there too
+    if not os.read(link, 16):
+        os._exit(0)
     null = os.open("/dev/null", os.O_RDONLY)
     for source, target in ((null, 0), (output, 1), (output, 2), (link, SOCKET_FD), (page, PAGE_FD)):
         os.dup2(source, target)

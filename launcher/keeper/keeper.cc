@@ -20,7 +20,9 @@ constexpr int kPacketsPerWakeUp = 64;
 constexpr size_t kLogBytesPerWakeUp = 8 * kLogChunkBytes;
 constexpr int kPacketsAtExitMax = 4096;  // a dead worker's queue is shorter (its socket buffer)
 constexpr int64_t kLastFlushNs = 60 * kSecond;
-constexpr int64_t kPreloadedStartNs = 10 * kSecond;  // a fork takes milliseconds
+// It takes milliseconds, and nothing else is looked at meanwhile.
+constexpr int64_t kPreloadedStartNs = 2 * kSecond;
+constexpr int64_t kPreloadedEndNs = 10 * kSecond;
 
 }  // namespace
 
@@ -51,8 +53,8 @@ void Keeper::Run() {
   Finish();
 }
 
-// All fork at the same time; a preloader that cannot do it leaves nothing behind, and the workers
-// are started afresh.
+// None of them runs a line of the program before all are there. A preloader that cannot do it
+// leaves nothing behind, and the workers are started afresh.
 bool Keeper::StartAllPreloaded() {
   bool well = true;
   for (Worker& worker : workers_) well = well && worker.Ask(context_, preloader_);
@@ -60,6 +62,7 @@ bool Keeper::StartAllPreloaded() {
   for (Worker& worker : workers_) well = well && worker.AwaitPreloaded(deadline_ns);
   preloader_.End();
   if (well) {
+    for (Worker& worker : workers_) worker.Go();
     for (Worker& worker : workers_) worker.Watch();
     return true;
   }
@@ -67,7 +70,7 @@ bool Keeper::StartAllPreloaded() {
   for (Worker& worker : workers_) worker.Forget();
   while (!KillDescendants(getpid()).empty()) {
     while (waitpid(-1, nullptr, WNOHANG | __WALL) > 0) continue;
-    if (BootNs() > deadline_ns + kPreloadedStartNs) break;
+    if (BootNs() > deadline_ns + kPreloadedEndNs) break;
     poll(nullptr, 0, 1);
   }
   return false;

@@ -110,6 +110,12 @@ void Worker::Forget() {
   alive_ = false;
 }
 
+void Worker::Go() {
+  // One that has gone meanwhile is seen as any worker's end is.
+  [[maybe_unused]] const ssize_t sent =
+      send(process_.socket.get(), "go", 2, MSG_NOSIGNAL | MSG_DONTWAIT);
+}
+
 void Worker::Watch() {
   poller_->Watch(process_.pidfd.get(), Source::kExit, index_);
   poller_->Watch(process_.start_pipe.get(), Source::kStartPipe, index_);

@@ -33,10 +33,11 @@ class Worker {
 
   // False: it could not be started, the agent has been told, and it counts as ended.
   bool Start(const StartContext& context, AgentLink* agent);
-  // The same by a preloader, in three steps for all workers together: ask, wait for its process,
-  // watch it. False: nobody has been told anything; after Forget it may be started afresh.
+  // The same by a preloader, in steps for all workers together: ask, wait for its process, let it
+  // go and watch it. False: nobody has been told anything; after Forget it may be started afresh.
   bool Ask(const StartContext& context, const Preloader& preloader);
   bool AwaitPreloaded(int64_t deadline_boot_ns);
+  void Go();
   void Watch();
   void Forget();
   // Tells Started or StartFailed once it is known; time_ns: when it was noticed.

@@ -269,6 +269,26 @@ TEST_F(PreloadTest, APreloaderThatIsKilledCostsNothingButTime) {
   EXPECT_EQ(launch.Result()["generations"], 2);
 }
 
+// No line of the program runs twice in a generation, and the job waits two seconds at most.
+TEST_F(PreloadTest, AMissingProcessOfTheReserveIsNoticedBeforeAnyWorkerRuns) {
+  Write("waiting.py", std::string(kWaiting) +
+                          "open(os.environ['NOTES'] + '/lives', 'a').write(os.environ['RANK'])\n");
+  for (int signal : {SIGKILL, SIGSTOP}) {
+    fs::remove(folder_ + "/notes/lives");
+    Launch launch(Mode::kTogether, 3, Command("auto", {"python3", folder_ + "/waiting.py"}),
+                  Environment());
+    std::vector<pid_t> running;
+    for (int rank : {0, 1, 2}) running.push_back(launch.WorkerPid(1, rank));
+    ASSERT_TRUE(WaitUntil([&] { return Preloaders(launch).size() >= running.size() + 4; }, 20));
+    // The youngest is a worker to be; the first one may be the process that has forked them.
+    const std::vector<pid_t> all = Preloaders(launch);
+    kill(*std::max_element(all.begin(), all.end()), signal);
+    kill(running[0], SIGKILL);
+    EXPECT_EQ(launch.Wait(20).exit_code, 0);
+    EXPECT_EQ(ReadText(folder_ + "/notes/lives").size(), 3u);
+  }
+}
+
 // S1, S2: what is in reserve goes with ddprun, however it ends.
 TEST_F(PreloadTest, NothingIsLeftInReserve) {
   Write("waiting.py", kWaiting);
