@@ -64,6 +64,21 @@ absl::StatusOr<int> OpenEvents(const std::string& path) {
   return fd;
 }
 
+// A damaged file is read as far as it makes sense.
+constexpr uint64_t kGenerationMax = 1'000'000'000;
+constexpr double kSecondsLostMax = 1e10;
+
+uint64_t GenerationOf(const Json& event) {
+  const Json generation = event.value("generation", Json());
+  if (!generation.is_number_unsigned() || generation > kGenerationMax) return 0;
+  return generation.get<uint64_t>();
+}
+
+std::string Text(const Json& event, const char* key, const std::string& missing) {
+  const Json text = event.value(key, Json());
+  return text.is_string() ? text.get<std::string>() : missing;
+}
+
 }  // namespace
 
 RunFolder::RunFolder(std::string path, int lock_fd, int events_fd)
@@ -94,15 +109,15 @@ Past RunFolder::ReadPast() const {
   while (std::getline(in, line)) {
     const Json event = Json::parse(line, nullptr, false);
     if (!event.is_object()) continue;
-    past.generation = std::max(past.generation, event.value("generation", uint64_t{0}));
-    const std::string name = event.value("event", "");
-    if (name == "restart_scheduled" && !event.value("free", false)) ++past.restarts;
+    past.generation = std::max(past.generation, GenerationOf(event));
+    const std::string name = Text(event, "event", "");
+    if (name == "restart_scheduled" && event.value("free", Json()) != true) ++past.restarts;
     if (name == "generation_started") past.may_run = true;
     if (name == "generation_ended") past.may_run = false;
-    if (!event.contains("time_lost_s")) continue;
-    const double lost = event.value("time_lost_s", 0.0);
-    past.time_lost_seconds += lost;
-    past.lost_by_cause[event.value("lost_to", CauseName(Cause::kNone))] += lost;
+    const Json lost = event.value("time_lost_s", Json());
+    if (!lost.is_number() || lost < 0 || lost > kSecondsLostMax) continue;
+    past.time_lost_seconds += lost.get<double>();
+    past.lost_by_cause[Text(event, "lost_to", CauseName(Cause::kNone))] += lost.get<double>();
   }
   return past;
 }

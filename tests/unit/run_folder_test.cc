@@ -1,4 +1,5 @@
 // The run folder on a disk that is full: what was kept free serves the events and the result (S19).
+// And one whose events are damaged.
 #include "launcher/coordinator/run_folder.h"
 
 #include <gmock/gmock.h>
@@ -16,6 +17,36 @@ namespace {
 
 namespace fs = std::filesystem;
 using Json = nlohmann::ordered_json;
+
+// What is no event, or says what cannot be, is passed over.
+TEST(RunFolderThatIsDamaged, IsReadAsFarAsItMakesSense) {
+  std::string path = "/tmp/ddprun-folder-XXXXXX";
+  ASSERT_NE(mkdtemp(path.data()), nullptr);
+  std::ofstream(path + "/events.jsonl") << R"({"event":"generation_started","generation":2}
+{"event":"restart_scheduled","generation":2}
+{"event":"restart_scheduled","generation":2,"free":true}
+{"event":"generation_ended","generation":2,"time_lost_s":1.5,"lost_to":"oom"}
+{"generation":"x"}
+{"generation":-1}
+{"generation":18446744073709551615}
+{"generation":1e300}
+{"event":5,"generation":null}
+{"event":"restart_scheduled","free":"x"}
+{"time_lost_s":"x"}
+{"time_lost_s":-1e308}
+{"time_lost_s":1e308}
+{"time_lost_s":1,"lost_to":3}
+[[[[
+)" << std::string("\0\xff", 2);
+  auto folder = RunFolder::Open(path);
+  ASSERT_TRUE(folder.ok()) << folder.status();
+  const Past past = (*folder)->ReadPast();
+  EXPECT_EQ(past.generation, 2u);
+  EXPECT_EQ(past.restarts, 2u);
+  EXPECT_DOUBLE_EQ(past.time_lost_seconds, 2.5);
+  EXPECT_DOUBLE_EQ(past.lost_by_cause.at("oom"), 1.5);
+  fs::remove_all(path);
+}
 
 // A disk of 4 MiB of its own; needs a mount, so root.
 class RunFolderOnAFullDisk : public ::testing::Test {
