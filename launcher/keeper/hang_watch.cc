@@ -59,6 +59,11 @@ std::vector<Standstill> HangWatch::Look(std::span<const WorkerFacts> facts, int6
       mark = Mark{};
       continue;
     }
+    if (facts[i].held && mark.seen) {
+      mark.moved_ns += since_ns;
+      mark.cpu_since_ns += since_ns;
+      continue;
+    }
     mark.moved_ns += lost_ns;
     const int64_t moved_ns = MovedNs(&mark, facts[i], now_ns);
     if (moved_ns != 0) {
@@ -121,22 +126,30 @@ void HangWatch::Continue(int64_t now_ns) {
 
 namespace {
 
-// utime, stime, cutime and cstime of /proc/<pid>/stat, in ticks.
-int64_t TicksOf(pid_t pid) {
+constexpr size_t kStatBytes = 1024;
+
+// What stands behind the name in /proc/<pid>/stat: " S 1 …"; null where the process is gone.
+const char* StatOf(pid_t pid, char (&text)[kStatBytes]) {
   char path[32];
   snprintf(path, sizeof path, "/proc/%d/stat", pid);
   const int fd = open(path, O_RDONLY | O_CLOEXEC);
-  if (fd < 0) return 0;
-  char text[1024];
+  if (fd < 0) return nullptr;
   const ssize_t size = read(fd, text, sizeof text - 1);
   close(fd);
-  if (size <= 0) return 0;
+  if (size <= 0) return nullptr;
   text[size] = '\0';
   const char* name_end = strrchr(text, ')');  // a process may call itself "a) R 1"
+  return name_end != nullptr ? name_end + 1 : nullptr;
+}
+
+// utime, stime, cutime and cstime, in ticks.
+int64_t TicksOf(pid_t pid) {
+  char text[kStatBytes];
+  const char* rest = StatOf(pid, text);
   long long user = 0, system = 0, children_user = 0, children_system = 0;
-  if (name_end == nullptr ||
-      sscanf(name_end + 1, " %*c %*d %*d %*d %*d %*d %*u %*u %*u %*u %*u %lld %lld %lld %lld",
-             &user, &system, &children_user, &children_system) != 4) {
+  if (rest == nullptr ||
+      sscanf(rest, " %*c %*d %*d %*d %*d %*d %*u %*u %*u %*u %*u %lld %lld %lld %lld", &user,
+             &system, &children_user, &children_system) != 4) {
     return 0;
   }
   return user + system + children_user + children_system;
@@ -148,6 +161,12 @@ int64_t TreeCpuNs(pid_t main_pid) {
   int64_t ticks = TicksOf(main_pid);
   for (pid_t pid : ListDescendants(main_pid)) ticks += TicksOf(pid);
   return ticks * (kSecond / sysconf(_SC_CLK_TCK));
+}
+
+bool IsHeldByDebugger(pid_t pid) {
+  char text[kStatBytes];
+  const char* rest = StatOf(pid, text);
+  return rest != nullptr && rest[0] == ' ' && rest[1] == 't';
 }
 
 }  // namespace ddprun::keeper

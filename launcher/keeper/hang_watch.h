@@ -25,6 +25,7 @@ struct StepPageContent;
 // What a look sees of one worker.
 struct WorkerFacts {
   bool runs = false;  // its program was started and its main process has not ended
+  bool held = false;  // a debugger holds it, as an examination's does: this time counts for nothing
   const StepPageContent* page = nullptr;  // of one that has said Hello; else null
   uint64_t output_bytes = 0;
   int64_t cpu_ns = 0;  // of its process tree
@@ -82,5 +83,7 @@ class HangWatch {
 // Processor time of a process and all its descendants, of the ended ones as far as their parents
 // have waited for them.
 int64_t TreeCpuNs(pid_t main_pid);
+// Whether a debugger has stopped the process.
+bool IsHeldByDebugger(pid_t pid);
 
 }  // namespace ddprun::keeper

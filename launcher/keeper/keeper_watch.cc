@@ -41,6 +41,7 @@ std::vector<Standstill> Keeper::Look(const std::vector<std::optional<StepPageCon
     const Worker& worker = workers_[i];
     if (!worker.runs()) continue;
     facts[i] = {.runs = true,
+                .held = IsHeldByDebugger(worker.pid()),
                 .page = pages[i] ? &*pages[i] : nullptr,
                 .output_bytes = worker.output_bytes(),
                 .cpu_ns = TreeCpuNs(worker.pid())};

@@ -1,7 +1,11 @@
 // HangWatch: what counts as motion, and what time counts as standstill. Times are made up.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/ptrace.h>
+#include <sys/wait.h>
 #include <unistd.h>
+
+#include <csignal>
 
 #include "launcher/keeper/clock.h"
 #include "launcher/keeper/hang_watch.h"
@@ -167,6 +171,33 @@ TEST_F(HangWatchTest, OffOrUnderAnOrderToStopItTellsNothing) {
   EXPECT_FALSE(off.on());
   watch.End();
   EXPECT_EQ(Look(100), 0);
+}
+
+TEST_F(HangWatchTest, TheTimeInADebuggersHandCountsForNothing) {
+  EXPECT_EQ(Look(5), 0);
+  facts.held = true;
+  EXPECT_EQ(Look(50), 0);
+  facts.held = false;
+  EXPECT_EQ(Look(3), 0);
+  EXPECT_EQ(Look(1), 1);
+  EXPECT_EQ(last_still_ns, kHang);
+}
+
+TEST(HeldByDebugger, IsToldByTheKernel) {
+  EXPECT_FALSE(IsHeldByDebugger(getpid()));
+  const pid_t child = fork();
+  if (child == 0) {
+    ptrace(PTRACE_TRACEME, 0, nullptr, nullptr);
+    raise(SIGSTOP);
+    _exit(0);
+  }
+  siginfo_t info{};
+  ASSERT_EQ(waitid(P_PID, static_cast<id_t>(child), &info, WSTOPPED | WEXITED | WNOWAIT), 0);
+  if (info.si_code == CLD_TRAPPED) {
+    EXPECT_TRUE(IsHeldByDebugger(child));
+  }
+  kill(child, SIGKILL);
+  waitpid(child, nullptr, 0);
 }
 
 // Idle wake-ups: eight looks in a time-out, and no more than four a second.
