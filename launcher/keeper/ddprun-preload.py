@@ -43,6 +43,15 @@ def set_first_path(words):
         sys.path[0] = os.getcwd() if words[0] == "-m" else os.path.dirname(os.path.realpath(words[0]))
 
 
+def oom_score(value=None):
+    """What the kernel goes by when memory runs out: a process in reserve goes before any that works."""
+    try:
+        with open("/proc/self/oom_score_adj", "r" if value is None else "w") as file:
+            return file.read().strip() if value is None else file.write(value)
+    except OSError:
+        return None
+
+
 def load(modules):
     names = modules.split(",")
     for name in names:
@@ -110,7 +119,7 @@ def read_request(fd):
     return words, environment, folder, cpus
 
 
-def become_worker(fds, interpreter_words):
+def become_worker(fds, interpreter_words, own_oom_score):
     """Takes on what makes this process the worker; returns its command without the interpreter."""
     request, output, link, page, start = (fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, 16) for fd in fds)
     for fd in fds:
@@ -122,6 +131,8 @@ def become_worker(fds, interpreter_words):
     go.poll()  # until the others are there too
     if not os.read(link, 16):
         os._exit(0)
+    if own_oom_score is not None:
+        oom_score(own_oom_score)
     null = os.open("/dev/null", os.O_RDONLY)
     for source, target in ((null, 0), (output, 1), (output, 2), (link, SOCKET_FD), (page, PAGE_FD)):
         os.dup2(source, target)
@@ -215,8 +226,10 @@ def main():
     keeper = os.getppid()
     interpreter_words, workers, modules, words = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3], sys.argv[4:]
     set_first_path(words)
+    own_oom_score = oom_score()
+    oom_score("1000")
     load(modules)
-    return become_worker(become_a_spare(workers, keeper), interpreter_words)
+    return become_worker(become_a_spare(workers, keeper), interpreter_words, own_oom_score)
 
 
 run(main())

@@ -43,6 +43,7 @@ print("descriptors", [n for n in numbers if os.path.exists(f"/proc/self/fd/{n}")
 print("stdin", os.readlink("/proc/self/fd/0"))
 print("signals", [str(signal.getsignal(n)) for n in (1, 2, 13, 15)])
 print("group", os.getpgid(0) == os.getpid(), threading.active_count(), sorted(os.sched_getaffinity(0)))
+print("oom", open("/proc/self/oom_score_adj").read().strip())
 print("thread", threading.main_thread().native_id == os.getpid())
 volatile = ("DDPRUN_GENERATION", "TORCHELASTIC_RESTART_COUNT", "MASTER_PORT")
 for name, value in sorted(os.environ.items()):
@@ -282,7 +283,10 @@ TEST_F(PreloadTest, AMissingProcessOfTheReserveIsNoticedBeforeAnyWorkerRuns) {
     ASSERT_TRUE(WaitUntil([&] { return Preloaders(launch).size() >= running.size() + 4; }, 20));
     // The youngest is a worker to be; the first one may be the process that has forked them.
     const std::vector<pid_t> all = Preloaders(launch);
-    kill(*std::max_element(all.begin(), all.end()), signal);
+    const pid_t youngest = *std::max_element(all.begin(), all.end());
+    // Where memory is short, the reserve goes first.
+    EXPECT_EQ(ReadText("/proc/" + std::to_string(youngest) + "/oom_score_adj"), "1000\n");
+    kill(youngest, signal);
     kill(running[0], SIGKILL);
     EXPECT_EQ(launch.Wait(20).exit_code, 0);
     EXPECT_EQ(ReadText(folder_ + "/notes/lives").size(), 3u);
