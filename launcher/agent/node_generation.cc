@@ -58,10 +58,14 @@ void NodeGeneration::Prepare(int64_t now_ns) {
   if (!order_.spec().supervision().health_check().empty()) {
     preparation_->Add(std::make_unique<HealthCheck>(order_, options_.node, options_.keeper_path));
   }
-  // At first two at the same time: the second one is for the next generation.
-  const bool two = reserve_.empty() && order_.spec().restart().max_restarts() > 0;
-  reserve_.Provide(two ? 2 : 1, order_, Facts());
-  preparation_->Add(reserve_.Step());
+  // At first two at the same time: the second one is for the next generation. A single worker loads
+  // as fast by itself, and only its restart gains.
+  const bool first = reserve_.empty();
+  if (!first || order_.local_world_size() > 1) {
+    const bool two = first && order_.spec().restart().max_restarts() > 0;
+    reserve_.Provide(two ? 2 : 1, order_, Facts());
+    preparation_->Add(reserve_.Step());
+  }
   ContinuePreparation(now_ns);
 }
 
