@@ -78,6 +78,17 @@ def await_parent(keeper):
         os._exit(126)
 
 
+def draw_anew():
+    """What a fresh import would have drawn for this process alone; random does it by itself at a fork."""
+    if "numpy.random" in sys.modules:
+        sys.modules["numpy.random"].seed()
+    if hasattr(sys.modules.get("torch"), "default_generator"):
+        sys.modules["torch"].default_generator.seed()
+    if hasattr(sys.modules.get("threading"), "main_thread"):
+        main_thread = sys.modules["threading"].main_thread()
+        getattr(main_thread, "_set_native_id", lambda: None)()  # a fork leaves the preloader's
+
+
 def become_a_spare(workers, keeper):
     """Forks the workers ahead of time. Returns in each of them when it has got its request: the descriptors."""
     link = socket.socket(fileno=SOCKET_FD)
@@ -87,6 +98,7 @@ def become_a_spare(workers, keeper):
             if os.fork() != 0:
                 os._exit(0)  # so that the keeper, a subreaper, becomes the worker's parent
             await_parent(keeper)
+            draw_anew()
             data, fds, _, _ = socket.recv_fds(link, 64, 16)
             if not data:
                 os._exit(0)
@@ -150,14 +162,6 @@ def become_worker(fds, interpreter_words, own_oom_score):
     except OSError as error:
         os.write(start, struct.pack("ii", START_FAILED_IN_FOLDER, error.errno))
         os._exit(127)
-    # Drawn anew, as by a fresh import; random does it by itself.
-    if "numpy.random" in sys.modules:
-        sys.modules["numpy.random"].seed()
-    if hasattr(sys.modules.get("torch"), "default_generator"):
-        sys.modules["torch"].default_generator.seed()
-    if hasattr(sys.modules.get("threading"), "main_thread"):
-        main_thread = sys.modules["threading"].main_thread()
-        getattr(main_thread, "_set_native_id", lambda: None)()  # a fork leaves the preloader's
     if hasattr(sys, "orig_argv"):
         sys.orig_argv = sys.orig_argv[:interpreter_words] + words[interpreter_words:]
     os.close(start)

@@ -60,12 +60,12 @@ bool Keeper::StartAllPreloaded() {
   for (Worker& worker : workers_) well = well && worker.Ask(context_, preloader_);
   const int64_t deadline_ns = BootNs() + kPreloadedStartNs;
   for (Worker& worker : workers_) well = well && worker.AwaitPreloaded(deadline_ns);
-  preloader_.End();
   if (well) {
     for (Worker& worker : workers_) worker.Go();
     for (Worker& worker : workers_) worker.Watch();
-    return true;
   }
+  preloader_.End();
+  if (well) return true;
   fprintf(stderr, "ddprun-keeper: the preloaded start failed; the workers are started afresh\n");
   for (Worker& worker : workers_) worker.Forget();
   while (!KillDescendants(getpid()).empty()) {
