@@ -41,6 +41,15 @@ class Mailbox {
     return item;
   }
 
+  // An item that is there already.
+  std::optional<T> TryTake() {
+    std::lock_guard lock(mutex_);
+    if (items_.empty()) return std::nullopt;
+    T item = std::move(items_.front());
+    items_.pop_front();
+    return item;
+  }
+
   void Close() {
     {
       std::lock_guard lock(mutex_);

@@ -12,14 +12,16 @@ import sys
 LAYERS = {
     "common": [],
     "launcher/store": ["common", "ddprun/v1"],
-    "launcher/coordinator": ["common", "ddprun/v1", "launcher/store"],
+    # What crosses the network: secrets, proofs, TLS, addresses, bounds. Knows no job and no node.
+    "launcher/net": ["common", "ddprun/v1"],
+    "launcher/coordinator": ["common", "ddprun/v1", "launcher/store", "launcher/net"],
     "launcher/console": ["common"],
     "launcher/placement": ["common", "ddprun/v1"],
-    "launcher/agent": ["common", "ddprun/v1", "launcher/console", "launcher/placement"],
+    "launcher/agent": ["common", "ddprun/v1", "launcher/console", "launcher/net", "launcher/placement"],
     "launcher/keeper": ["common"],
     "launcher/logs": ["common"],
     # The composition root: the command line makes the coordinator's server and the agent, and knows no more of them.
-    "launcher/cli": ["common", "ddprun/v1", "launcher/console", "launcher/logs", "launcher/placement", "launcher/coordinator/server.h", "launcher/agent/agent.h",
+    "launcher/cli": ["common", "ddprun/v1", "launcher/console", "launcher/logs", "launcher/net", "launcher/placement", "launcher/coordinator/server.h", "launcher/agent/agent.h",
                      "launcher/agent/worker_environment.h"],
     "launcher/sim": ["common", "ddprun/v1", "launcher/coordinator", "launcher/agent", "launcher/store"],
     "worker/client": ["common"],

@@ -8,12 +8,15 @@
 
 #include <grpcpp/grpcpp.h>
 
+#include <map>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "absl/status/statusor.h"
 #include "launcher/agent/core.h"
 #include "launcher/console/console.h"
+#include "launcher/net/security.h"
 #include "launcher/placement/machine.h"
 
 namespace ddprun::agent {
@@ -22,7 +25,16 @@ struct AgentOptions {
   Identity identity;  // node, slots, job_id, address, node_rank_wanted, version; boot_id and
                       // incarnation are filled in
   std::shared_ptr<grpc::Channel> channel;
-  bool over_network = false;   // the channel is no in-process one
+  bool over_network = false;  // the channel is no in-process one
+  net::Security security;
+  // How long to try for the first Welcome; afterwards an agent without its coordinator ends after
+  // a minute.
+  double join_timeout_seconds = 600;
+  // The workers' environment before the launcher's own variables, where it is this node's own (the
+  // same command on each node); otherwise the job's.
+  std::optional<std::map<std::string, std::string>> environment;
+  // The workers may be on several nodes: a port is held for MASTER_PORT from the start.
+  bool several_nodes = false;
   std::string keeper_path;     // ddprun-keeper
   std::string worker_path;     // ddp-worker, for jobs of the built-in trainer
   Console* console = nullptr;  // outlives the agent

@@ -263,6 +263,8 @@ void HandleCoordinator(Turn& turn, const CoordinatorSaid& said) {
     case M::kExamineWorkers:
       return HandleExamine(turn, message.examine_workers().generation());
     case M::kWelcome:
+    case M::kChallenge:  // of the handshake, which is the stream's
+    case M::kReleased:
     case M::MESSAGE_NOT_SET:
       return;
   }

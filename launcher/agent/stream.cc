@@ -3,6 +3,7 @@
 #include <chrono>
 
 #include "absl/strings/str_cat.h"
+#include "launcher/net/batch.h"
 
 namespace ddprun::agent {
 
@@ -27,13 +28,16 @@ CoordinatorStream::CoordinatorStream(std::shared_ptr<grpc::Channel> channel, boo
     if (over_network) AwaitConnection(*channel);
     stream_ = stub_->Attach(&context_);
     writer_ = std::thread([this] {
-      while (std::optional<v1::AgentMessage> message = outgoing_.Take(std::nullopt)) {
-        if (!stream_->Write(*message)) return;
+      while (auto batch = net::TakeBatch<v1::AgentBatch>(outgoing_)) {
+        if (!stream_->Write(*batch)) return;
       }
       stream_->WritesDone();
     });
-    v1::CoordinatorMessage message;
-    while (stream_->Read(&message)) on_message(std::move(message));
+    v1::CoordinatorBatch batch;
+    while (stream_->Read(&batch)) {
+      for (auto& message : *batch.mutable_messages()) on_message(std::move(message));
+      batch.Clear();
+    }
     outgoing_.Close();
     writer_.join();
     const grpc::Status status = stream_->Finish();

@@ -37,7 +37,7 @@ class CoordinatorStream {
  private:
   std::unique_ptr<v1::AgentService::Stub> stub_;
   grpc::ClientContext context_;
-  std::unique_ptr<grpc::ClientReaderWriter<v1::AgentMessage, v1::CoordinatorMessage>> stream_;
+  std::unique_ptr<grpc::ClientReaderWriter<v1::AgentBatch, v1::CoordinatorBatch>> stream_;
   Mailbox<v1::AgentMessage> outgoing_;
   std::promise<void> ended_;
   std::thread reader_;

@@ -4,17 +4,18 @@
 
 #include "common/mailbox.h"
 #include "launcher/coordinator/services.h"
+#include "launcher/net/batch.h"
 
 namespace ddprun::coordinator {
 
 class AgentStream {
  public:
-  using Stream = grpc::ServerReaderWriter<v1::CoordinatorMessage, v1::AgentMessage>;
+  using Stream = grpc::ServerReaderWriter<v1::CoordinatorBatch, v1::AgentBatch>;
 
   AgentStream(grpc::ServerContext* context, Stream* stream) : context_(context) {
     writer_ = std::thread([this, stream] {
-      while (std::optional<v1::CoordinatorMessage> message = outgoing_.Take(std::nullopt)) {
-        if (!stream->Write(*message)) return;
+      while (auto batch = net::TakeBatch<v1::CoordinatorBatch>(outgoing_)) {
+        if (!stream->Write(*batch)) return;
       }
       if (cut_) context_->TryCancel();
     });
@@ -72,20 +73,22 @@ void AgentStreams::CloseAll() {
 }
 
 grpc::Status AgentServiceImpl::Attach(grpc::ServerContext* context, AgentStream::Stream* stream) {
-  v1::AgentMessage message;
-  if (!stream->Read(&message)) return grpc::Status::OK;
-  if (!message.has_hello() || message.hello().node().empty()) {
+  v1::AgentBatch batch;
+  if (!stream->Read(&batch)) return grpc::Status::OK;
+  if (batch.messages().empty() || batch.messages(0).hello().node().empty()) {
     return grpc::Status(grpc::StatusCode::INVALID_ARGUMENT,
                         "the first message must be Hello with a node name");
   }
-  const std::string node = message.hello().node();
-  const std::string incarnation = message.hello().incarnation();
+  const std::string node = batch.messages(0).hello().node();
+  const std::string incarnation = batch.messages(0).hello().incarnation();
   auto self = std::make_shared<AgentStream>(context, stream);
   streams_.Add(node, incarnation, self);
   do {
-    post_(NodeMessage{node, incarnation, std::move(message)});
-    message.Clear();
-  } while (stream->Read(&message));
+    for (auto& message : *batch.mutable_messages()) {
+      post_(NodeMessage{node, incarnation, std::move(message)});
+    }
+    batch.Clear();
+  } while (stream->Read(&batch));
   if (streams_.Remove(node, incarnation, self.get())) {
     post_(NodeDetached{node, incarnation, "its connection broke"});
   }

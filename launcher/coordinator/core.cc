@@ -80,6 +80,7 @@ bool SpeaksOfCurrentGeneration(const State& state, const v1::AgentMessage& messa
     case M::kHello:
     case M::kHeartbeat:
       return true;
+    case M::kAnswer:  // of the handshake, which is the service's
     case M::MESSAGE_NOT_SET:
       return false;
   }
@@ -130,6 +131,7 @@ void Dispatch(Turn& turn, Node& node, const v1::AgentMessage& message) {
     case M::kWorkersSignalled:
       return HandleWorkersSignalled(turn, node, message.workers_signalled());
     case M::kHello:
+    case M::kAnswer:
     case M::MESSAGE_NOT_SET:
       return;
   }

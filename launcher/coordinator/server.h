@@ -15,6 +15,7 @@
 #include "absl/status/statusor.h"
 #include "ddprun/v1/job.pb.h"
 #include "launcher/coordinator/state.h"
+#include "launcher/net/security.h"
 
 namespace ddprun::coordinator {
 
@@ -22,6 +23,7 @@ struct ServerOptions {
   // "" serves only this process (in-process channel); otherwise host:port, port 0 lets the system
   // choose.
   std::string listen_address;
+  net::Security security;
   std::string version;
   // Resolved facts of this run for job.json (JSON text of an object), merged with the spec.
   std::string job_facts_json;

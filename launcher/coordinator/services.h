@@ -49,7 +49,7 @@ class AgentServiceImpl final : public v1::AgentService::Service {
       : streams_(streams), post_(std::move(post)) {}
   grpc::Status Attach(
       grpc::ServerContext* context,
-      grpc::ServerReaderWriter<v1::CoordinatorMessage, v1::AgentMessage>* stream) override;
+      grpc::ServerReaderWriter<v1::CoordinatorBatch, v1::AgentBatch>* stream) override;
 
  private:
   AgentStreams& streams_;

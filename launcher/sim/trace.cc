@@ -74,6 +74,8 @@ std::string DescribeFact(const v1::AgentMessage& m) {
     case M::kNodeUnhealthy:
       return absl::StrCat("NodeUnhealthy g", m.node_unhealthy().generation(), ": ",
                           m.node_unhealthy().reason());
+    case M::kAnswer:
+      return "Answer";
     case M::MESSAGE_NOT_SET:
       return "nothing";
   }
@@ -122,6 +124,10 @@ std::string DescribeOrder(const v1::CoordinatorMessage& m) {
     case M::kExamineWorkers:
       return absl::StrCat("ExamineWorkers g", m.examine_workers().generation(), ": ",
                           m.examine_workers().reason());
+    case M::kChallenge:
+      return "Challenge";
+    case M::kReleased:
+      return absl::StrCat("Released: ", m.released().reason());
     case M::MESSAGE_NOT_SET:
       return "nothing";
   }
