@@ -26,6 +26,8 @@ struct AgentOptions {
                       // incarnation are filled in
   std::shared_ptr<grpc::Channel> channel;
   bool over_network = false;  // the channel is no in-process one
+  // HOST:PORT behind the channel: to find out why a connection fails; "" in-process.
+  std::string coordinator;
   net::Security security;
   // How long to try for the first Welcome; afterwards an agent without its coordinator ends after
   // a minute.
