@@ -25,12 +25,15 @@ Examples
       the same, as torchrun writes it
   NAME --resume
       goes on with the newest run from its newest checkpoint
+  NAME --nnodes 2 --coordinator node1:29400 --nproc gpu train.py
+      on each of two machines, node1 and another, with the same DDPRUN_SECRET
 Ctrl-C stops: the trainer saves a checkpoint first. A second Ctrl-C kills at once.
 
 Usage: NAME [run] [options] (train.cfg | -- program arguments…)
        NAME coordinator --listen HOST:PORT [options] (train.cfg | -- program arguments…)
        NAME agent --coordinator HOST:PORT [options]
        NAME logs [options] [RUN_DIR|JOB_ID]
+       NAME doctor [options]
 )";
 
 constexpr char kCoordinatorHelp[] =
@@ -70,6 +73,19 @@ Lines come behind [node:rank], and are not changed. The files are logs/g<generat
 Usage: NAME logs [options] [RUN_DIR|JOB_ID]
 )";
 
+constexpr char kDoctorHelp[] =
+    R"(ddprun doctor looks at this machine, and at others by ssh: what a job needs, and what is in its way.
+
+Examples
+  NAME doctor
+      one line each, with what it means and the fix where there is something to mend
+  NAME doctor --peers node1,node2
+      also versions, clocks, names and connections between this machine and those
+Exit code 0: nothing stands in the way; 1: there are problems.
+
+Usage: NAME doctor [options]
+)";
+
 unsigned BitOf(Command command) {
   switch (command) {
     case Command::kCoordinator:
@@ -78,6 +94,8 @@ unsigned BitOf(Command command) {
       return kForAgent;
     case Command::kLogs:
       return kForLogs;
+    case Command::kDoctor:
+      return kForDoctor;
     case Command::kRun:
     case Command::kHelp:
     case Command::kVersion:
@@ -156,6 +174,7 @@ std::string HelpText(Command command, const std::string& name) {
   const char* text = command == Command::kCoordinator ? kCoordinatorHelp
                      : command == Command::kAgent     ? kAgentHelp
                      : command == Command::kLogs      ? kLogsHelp
+                     : command == Command::kDoctor    ? kDoctorHelp
                                                       : kRunHelp;
   std::unique_ptr<CLI::App> app = MakeApp(command);
   app->formatter(std::make_shared<HelpFormatter>());

@@ -158,7 +158,7 @@ absl::Status CheckSignals(const Options& o) {
 
 absl::Status CheckCombination(const Options& o) {
   if (o.command == Command::kAgent) return CheckAgent(o);
-  if (o.command == Command::kLogs) return absl::OkStatus();
+  if (o.command == Command::kLogs || o.command == Command::kDoctor) return absl::OkStatus();
   if (!o.config_path.empty() && !o.program.empty()) {
     return absl::InvalidArgumentError(
         absl::StrCat(o.config_path, ": give a configuration or a program, not both"));

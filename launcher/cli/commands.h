@@ -14,6 +14,9 @@ int RunJob(const Options& options, const Surroundings& here);
 
 int RunAgent(const Options& options, const Surroundings& here);
 
+// `doctor`: looks at this machine and its peers.
+int RunDoctor(const Options& options, const Surroundings& here);
+
 // `logs`: shows what workers have printed; touches nothing. Signals have their usual effect.
 int RunLogs(const LogsOptions& options);
 

@@ -13,7 +13,7 @@ namespace ddprun::cli {
 
 inline constexpr unsigned kJobCommands = kForRun | kForCoordinator;
 inline constexpr unsigned kAllCommands = kForRun | kForCoordinator | kForAgent;
-inline constexpr unsigned kEveryCommand = kAllCommands | kForLogs;
+inline constexpr unsigned kEveryCommand = kAllCommands | kForLogs | kForDoctor;
 
 // Headings of the help, in its order.
 inline constexpr char kGroupWhat[] = "What to run";
@@ -21,9 +21,12 @@ inline constexpr char kGroupWhere[] = "Where results and logs go";
 inline constexpr char kGroupFailures[] = "Failures and stops";
 inline constexpr char kGroupWatch[] = "Watching, commands of yours, devices";
 inline constexpr char kGroupNodes[] = "Nodes";
+inline constexpr char kGroupSecurity[] =
+    "Security (the job's secret is in DDPRUN_SECRET or the file DDPRUN_SECRET_FILE)";
 inline constexpr char kGroupTorchrun[] =
     "As torchrun has them (PET_<NAME> variables stand for all of torchrun's options)";
 inline constexpr char kGroupLogs[] = "What to show";
+inline constexpr char kGroupDoctor[] = "What to look at";
 inline constexpr char kGroupOther[] = "Other";
 
 OptionRowList WhatRows();
@@ -31,6 +34,9 @@ OptionRowList WhereRows();
 OptionRowList FailureRows();
 OptionRowList WatchRows();
 OptionRowList NodeRows();
+OptionRowList ClusterRows();
+OptionRowList SecurityRows();
+OptionRowList DoctorRows();
 OptionRowList TorchrunRows();
 OptionRowList PythonOnlyRows();
 OptionRowList RendezvousRows();

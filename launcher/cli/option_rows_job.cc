@@ -1,4 +1,4 @@
-// What to run, where its results go, on which nodes.
+// What to run, and where its results go.
 #include "launcher/cli/option_rows.h"
 #include "launcher/cli/supervision_values.h"
 #include "launcher/cli/values.h"
@@ -6,26 +6,11 @@
 namespace ddprun::cli {
 namespace {
 
-absl::Status SetNodes(OptionText text, Options* o) {
-  const auto nodes = ParseNodes(text);
-  if (!nodes.ok()) return nodes.status();
-  o->nodes_min = nodes->first;
-  o->nodes_max = nodes->second;
-  return absl::OkStatus();
-}
-
 absl::Status SetDevice(OptionText text, Options* o) {
   if (text != "auto" && text != "cpu" && text != "cuda") {
     return absl::InvalidArgumentError("give auto, cpu or cuda");
   }
   o->device = text;
-  return absl::OkStatus();
-}
-
-absl::Status SetNodeRank(OptionText text, Options* o) {
-  const auto rank = ParseCount(text, 0, kNodesMax - 1);
-  if (!rank.ok()) return rank.status();
-  o->node_rank = static_cast<int32_t>(*rank);
   return absl::OkStatus();
 }
 
@@ -65,7 +50,7 @@ OptionRowList WhatRows() {
 
 OptionRowList WhereRows() {
   return {
-      {"--run-dir", "DIR", kJobCommands, kGroupWhere,
+      {"--run-dir", "DIR", kJobCommands | kForDoctor, kGroupWhere,
        "Run folder. Default runs/<job id>; runs/latest points there",
        [](OptionText v, Options* o) { return KeepText(v, &o->run_dir); }},
       {"--job-id", "NAME", kAllCommands, kGroupWhere,
@@ -97,33 +82,6 @@ OptionRowList WhereRows() {
        "kept. Default: all are kept",
        [](OptionText v, Options* o) {
          return StoreOption(ParseCount(v, 1, kRunsKeptMax), &o->keep_runs);
-       }},
-  };
-}
-
-OptionRowList NodeRows() {
-  return {
-      {"--listen", "HOST:PORT", kForCoordinator, kGroupNodes,
-       "Where agents reach this coordinator; port 0 lets the system choose (required)",
-       [](OptionText v, Options* o) { return StoreOption(ParseAddress(v, true), &o->listen); }},
-      {"--coordinator", "HOST:PORT", kForAgent, kGroupNodes,
-       "The coordinator to attach to (required)",
-       [](OptionText v, Options* o) {
-         return StoreOption(ParseAddress(v, false), &o->coordinator);
-       }},
-      {"--node", "NAME", kForAgent, kGroupNodes,
-       "Name of this node; each node needs another. Default: the host's name",
-       [](OptionText v, Options* o) { return StoreOption(ParseName(v), &o->node); }},
-      {"--nnodes", "N|MIN:MAX", kJobCommands, kGroupNodes,
-       "Number of nodes. Default 1; more need `ddprun coordinator` and an agent on each node",
-       [](OptionText v, Options* o) { return SetNodes(v, o); }, "NNODES"},
-      {"--node-rank", "N", kForRun | kForAgent, kGroupNodes,
-       "Wished place of this node among all, from 0. Default: in the order of coming",
-       [](OptionText v, Options* o) { return SetNodeRank(v, o); }, "NODE_RANK"},
-      {"--join-timeout", "TIME", kJobCommands, kGroupNodes,
-       "How long to wait for enough nodes. Default 600",
-       [](OptionText v, Options* o) {
-         return StoreOption(ParseSeconds(v), &o->join_timeout_seconds);
        }},
   };
 }

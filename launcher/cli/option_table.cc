@@ -30,6 +30,14 @@ constexpr std::pair<const char*, const char*> kForeignNames[] = {
     {"--main-process-port", "--master-port"},
     {"--main-process-ip", "--master-addr"},
     {"--timeout", "--time-limit"},
+    {"--nodes", "--nnodes"},
+    {"-N", "--nnodes"},
+    {"-H", "--hosts"},
+    {"--host", "--hosts"},
+    {"--hostfile", "--hosts"},
+    {"--interface", "--iface"},
+    {"--node-ip-address", "--advertise-addr"},
+    {"--bind", "--listen"},
 };
 
 constexpr size_t kNameBytesMax = 64;  // the distance is quadratic
@@ -39,8 +47,9 @@ constexpr size_t kNameBytesMax = 64;  // the distance is quadratic
 const std::vector<OptionRow>& OptionRows() {
   static const std::vector<OptionRow>* const rows = [] {
     auto* all = new std::vector<OptionRow>(WhatRows());
-    for (const auto& part : {WhereRows(), FailureRows(), WatchRows(), NodeRows(), TorchrunRows(),
-                             RendezvousRows(), PythonOnlyRows(), LogsRows(), OtherRows()}) {
+    for (const auto& part : {WhereRows(), FailureRows(), WatchRows(), NodeRows(), ClusterRows(),
+                             SecurityRows(), TorchrunRows(), RendezvousRows(), PythonOnlyRows(),
+                             LogsRows(), DoctorRows(), OtherRows()}) {
       all->insert(all->end(), part.begin(), part.end());
     }
     return all;

@@ -12,14 +12,20 @@
 namespace ddprun::cli {
 
 // Which commands have an option, as bits.
-enum CommandSet : unsigned { kForRun = 1, kForCoordinator = 2, kForAgent = 4, kForLogs = 8 };
+enum CommandSet : unsigned {
+  kForRun = 1,
+  kForCoordinator = 2,
+  kForAgent = 4,
+  kForLogs = 8,
+  kForDoctor = 16
+};
 
 struct OptionRow {
   // As CLI11 takes them: "--nproc,--nproc-per-node". The first is the one in messages.
   const char* names;
   const char* value;  // "" for a flag
   unsigned commands;
-  const char* group;
+  const char* group;  // "": not in the help
   const char* text;
   absl::Status (*set)(const std::string& value, Options* options);
   // The PET_ variable that torchrun reads for it, without PET_; "" for none. Of a flag: 0 or 1.

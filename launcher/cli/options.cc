@@ -62,10 +62,11 @@ absl::Status TakeOption(const std::vector<std::string>& arguments, unsigned comm
     }
   }
   if (row == nullptr) {
-    const char* where = command == kForLogs    ? " (ddprun logs --help lists all)"
-                        : command == kForAgent ? " (ddprun agent --help lists all)"
-                                               : " (ddprun --help lists all; what belongs to your "
-                                                 "own program stands behind its name)";
+    const char* where = command == kForLogs     ? " (ddprun logs --help lists all)"
+                        : command == kForAgent  ? " (ddprun agent --help lists all)"
+                        : command == kForDoctor ? " (ddprun doctor --help lists all)"
+                                                : " (ddprun --help lists all; what belongs to your "
+                                                  "own program stands behind its name)";
     return absl::InvalidArgumentError(
         absl::StrCat(typed, ": unknown option", SuggestOption(WithHyphens(typed), command), where));
   }
@@ -110,6 +111,11 @@ absl::StatusOr<Split> SplitArguments(const std::vector<std::string>& arguments, 
     const std::string& argument = arguments[i];
     if (argument == "--" && command == kForLogs) {
       return absl::InvalidArgumentError("--: logs runs no program; give a run folder or a job id");
+    }
+    const bool option = !argument.empty() && argument[0] == '-' && argument != "--";
+    if (command == kForDoctor && !option) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(argument, ": doctor runs no program; other hosts are --peers a,b"));
     }
     if (argument == "--") {
       split.program.assign(arguments.begin() + static_cast<ptrdiff_t>(i) + 1, arguments.end());
@@ -157,7 +163,9 @@ absl::StatusOr<Options> ParseCommandLine(const std::vector<std::string>& argumen
   size_t first = 0;
   if (!arguments.empty()) {
     const std::string& word = arguments[0];
-    if (word == "run" || word == "coordinator" || word == "agent" || word == "logs") first = 1;
+    for (const char* own : {"run", "coordinator", "agent", "logs", "doctor"}) {
+      if (word == own) first = 1;
+    }
     if (word == "coordinator") {
       options.command = Command::kCoordinator;
       command = kForCoordinator;
@@ -167,9 +175,11 @@ absl::StatusOr<Options> ParseCommandLine(const std::vector<std::string>& argumen
     } else if (word == "logs") {
       options.command = Command::kLogs;
       command = kForLogs;
+    } else if (word == "doctor") {
+      options.command = Command::kDoctor;
+      command = kForDoctor;
     } else if (std::find(kLaterCommands.begin(), kLaterCommands.end(), word) !=
-                   kLaterCommands.end() ||
-               word == "doctor") {
+               kLaterCommands.end()) {
       return absl::InvalidArgumentError(
           absl::StrCat(word,
                        ": this version has no such command; to run a program of that "

@@ -18,7 +18,7 @@
 
 namespace ddprun::cli {
 
-enum class Command { kRun, kCoordinator, kAgent, kLogs, kHelp, kVersion };
+enum class Command { kRun, kCoordinator, kAgent, kLogs, kDoctor, kHelp, kVersion };
 
 struct Processes {
   enum class Kind { kNumber, kGpus, kCpus, kAuto };
@@ -55,6 +55,7 @@ struct TorchrunOptions {
   std::optional<std::string> master_address;
   std::optional<uint32_t> master_port;
   std::optional<std::string> local_address;
+  std::optional<bool> is_host;  // of --rdzv-conf
   bool virtual_local_rank = false;
 };
 
@@ -67,6 +68,12 @@ struct LogsOptions {
   std::optional<double> since_seconds_ago;
   std::optional<double> since_seconds;  // since the epoch
   std::optional<uint64_t> tail;
+};
+
+// `ddprun doctor`; --ssh is Options::ssh_command, --run-dir Options::run_dir.
+struct DoctorOptions {
+  std::vector<std::string> peers;
+  bool json = false;
 };
 
 struct Options {
@@ -128,10 +135,24 @@ struct Options {
   // What a person should know about the options given, one line each.
   std::vector<std::string> notes;
 
-  LogsOptions logs;         // logs
-  std::string listen;       // coordinator
-  std::string coordinator;  // agent
-  std::string node;         // agent
+  // Nodes.
+  std::string listen;                            // coordinator
+  std::string coordinator;                       // HOST:PORT; run and agent
+  std::string node;                              // name of this node; "": chosen
+  std::optional<std::string> advertise_address;  // numeric or a name, without brackets
+  std::optional<std::string> interface;          // network card
+  std::optional<bool> wait_for_replacement;      // --on-node-loss
+  std::optional<bool> keep_size;
+  std::optional<std::string> hosts;  // as typed: a,b:4 or @file
+  std::optional<std::string> ssh_command;
+  bool tether = false;  // agent that ends with its standard input; its first line is the secret
+  bool requeue = false;
+  std::string tls_certificate;  // paths of PEM files
+  std::string tls_key;
+  std::string tls_ca;
+
+  LogsOptions logs;
+  DoctorOptions doctor;
 };
 
 // `arguments` without the program's own name; `name` is shown in help texts. `environment`: its

@@ -13,6 +13,7 @@ namespace ddprun::cli {
 namespace {
 
 constexpr size_t kNameBytesMax = 100;  // fits into a file name together with what is added to it
+constexpr size_t kNodeNameBytesMax = 64;  // as the coordinator takes them
 constexpr size_t kRanksMax = 100'000;
 
 absl::Status Bad(absl::string_view text) {
@@ -137,6 +138,17 @@ absl::StatusOr<std::string> ParseName(const std::string& text) {
                             "letter or digit"));
   }
   if (text == "latest") return Bad("this name is taken: runs/latest points to the newest run");
+  return text;
+}
+
+absl::StatusOr<std::string> ParseNodeName(const std::string& text) {
+  const bool plain = std::all_of(text.begin(), text.end(), [](char c) {
+    return absl::ascii_isalnum(c) || c == '.' || c == '_' || c == '-';
+  });
+  if (!plain || text.empty() || text.size() > kNodeNameBytesMax) {
+    return Bad(absl::StrCat("give at most ", kNodeNameBytesMax,
+                            " letters, digits, dots, hyphens and underscores"));
+  }
   return text;
 }
 

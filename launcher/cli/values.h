@@ -33,6 +33,8 @@ absl::StatusOr<std::vector<std::string>> ParseGpus(const std::string& text);
 absl::StatusOr<std::vector<uint32_t>> ParseRanks(const std::string& text);
 // A name that is good as a folder's name.
 absl::StatusOr<std::string> ParseName(const std::string& text);
+// A node's name: 1 to 64 letters, digits, dots, hyphens and underscores.
+absl::StatusOr<std::string> ParseNodeName(const std::string& text);
 // auto, none, or names of Python modules separated by commas.
 absl::StatusOr<std::string> ParsePreload(const std::string& text);
 // HOST:PORT, [IPv6]:PORT.
