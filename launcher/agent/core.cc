@@ -5,26 +5,15 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "launcher/agent/core_turn.h"
 
 namespace ddprun::agent {
 namespace {
 
-constexpr int64_t kSecondNs = 1'000'000'000;
-constexpr int64_t kReconnectNs = kSecondNs / 4;      // between two tries; shorter than any lease
-constexpr int64_t kGiveUpNs = 60 * kSecondNs;        // L19: an agent without its coordinator ends
-constexpr int64_t kFirstGiveUpNs = 600 * kSecondNs;  // L41: … one that has not come yet may be late
-constexpr size_t kHeartbeatsKept = 64;               // unanswered ones; older than any lease in use
-
-struct Turn {
-  State& state;
-  int64_t now_ns;
-  std::vector<Effect>& out;
-
-  void Fact(v1::AgentMessage message) {
-    v1::AgentMessage numbered = state.link.Send(std::move(message));
-    if (state.attached) out.push_back(SendUp{std::move(numbered)});
-  }
-};
+constexpr int64_t kReconnectNs = kSecondNs / 4;  // between two tries; shorter than any lease
+constexpr int64_t kGiveUpNs = 60 * kSecondNs;    // L19: an agent without its coordinator ends
+constexpr int64_t kRetryNs = kSecondNs / 2;      // between two tries where a refusal may pass
+constexpr size_t kHeartbeatsKept = 64;           // unanswered ones; older than any lease in use
 
 v1::AgentMessage HelloOf(const State& s) {
   v1::AgentMessage message;
@@ -40,6 +29,9 @@ v1::AgentMessage HelloOf(const State& s) {
   hello->set_address(s.identity.address);
   hello->set_version(s.identity.version);
   hello->set_link(s.link_number);
+  hello->mutable_versions()->insert(s.identity.versions.begin(), s.identity.versions.end());
+  hello->set_master_port(s.identity.master_port);
+  hello->set_interface(s.identity.interface);
   if (s.running) {
     auto* running = hello->add_running();
     running->set_generation(s.running->number);
@@ -48,16 +40,6 @@ v1::AgentMessage HelloOf(const State& s) {
   }
   message.set_ack(s.link.last_received());
   return message;
-}
-
-void StopRunning(Turn& turn, v1::StopWorkers::Mode mode, const std::string& reason) {
-  if (!turn.state.running) return;
-  turn.state.running->stopping = true;
-  v1::StopWorkers order;
-  order.set_generation(turn.state.running->number);
-  order.set_mode(mode);
-  order.set_reason(reason);
-  turn.out.push_back(OrderKeeper{order});
 }
 
 void SendHeartbeat(Turn& turn) {
@@ -89,11 +71,12 @@ void HandleWelcome(Turn& turn, const v1::Welcome& welcome, uint64_t ack) {
     s.pending.reset();  // ordered by a past that the coordinator has given up
     s.link = ReliableLink<v1::AgentMessage>(/*retain=*/welcome.lease_seconds() > 0);
     s.heartbeats_sent_ns.clear();
+    if (s.leave == Leave::kPlanned) SayLeaving(turn);  // nobody knows of it any more
   } else {
     s.link.Receive(0, ack);
   }
   s.attached = true;
-  s.give_up_ns = 0;
+  s.give_up_ns = s.retry_ns = 0;
   s.job_id = welcome.job_id();
   s.leader_token = welcome.leader_token();
   s.link_number = welcome.link();
@@ -169,12 +152,40 @@ void HandleStop(Turn& turn, const v1::StopWorkers& order) {
   turn.Fact(std::move(message));
 }
 
-void HandleJobEnded(Turn& turn) {
+void HandleJobEnded(Turn& turn, const v1::JobEnded& ended) {
   turn.state.job_over = true;
+  turn.state.job_exit_code = ended.exit_code();
   turn.state.pending.reset();
   if (turn.state.running) return StopRunning(turn, v1::StopWorkers::KILL, "the job is over");
-  turn.state.ended = true;
-  turn.out.push_back(End{0, "the job is over"});
+  turn.Finish({ended.exit_code(), "the job is over"});
+}
+
+// Without one: until when it is awaited.
+void AwaitCoordinator(Turn& turn) {
+  State& s = turn.state;
+  if (s.give_up_ns != 0) return;
+  const auto join_ns = static_cast<int64_t>(s.join_timeout_seconds * kSecondNs);
+  s.give_up_ns = turn.now_ns + (s.link_number == 0 ? join_ns : kGiveUpNs);
+}
+
+// A refusal for good ends the agent. One that may pass (a predecessor of this name is still within
+// its lease) is tried again for as long as a coordinator would be awaited.
+void HandleRefusal(Turn& turn, const v1::Refusal& refusal) {
+  State& s = turn.state;
+  s.attached = false;
+  s.next_heartbeat_ns = 0;
+  if (s.running) StopRunning(turn, v1::StopWorkers::KILL, "the coordinator refused this node");
+  if (refusal.retry_seconds() > 0) {
+    AwaitCoordinator(turn);
+    s.retry_ns = turn.now_ns + kRetryNs;
+    turn.out.push_back(Reconnect{s.retry_ns});
+    return;
+  }
+  if (refusal.kind() == v1::Refusal::JOB_OVER) {
+    return turn.Finish({refusal.exit_code(), absl::StrCat("refused: ", refusal.reason())});
+  }
+  turn.Finish({refusal.exit_code() != 0 ? refusal.exit_code() : kExitRefused,
+               absl::StrCat("refused: ", refusal.reason())});
 }
 
 void HandleSignal(Turn& turn, const v1::SignalWorkers& order) {
@@ -238,10 +249,7 @@ void HandleCoordinator(Turn& turn, const CoordinatorSaid& said) {
   const uint64_t running = s.running ? s.running->number : 0;
   switch (message.message_case()) {
     case M::kRefusal:
-      if (s.running) StopRunning(turn, v1::StopWorkers::KILL, "the coordinator refused this node");
-      s.ended = true;
-      turn.out.push_back(End{1, absl::StrCat("refused: ", message.refusal().reason())});
-      return;
+      return HandleRefusal(turn, message.refusal());
     case M::kHeartbeatAnswer:
       return HandleAnswer(turn, said);
     case M::kStartWorkers:
@@ -251,7 +259,7 @@ void HandleCoordinator(Turn& turn, const CoordinatorSaid& said) {
     case M::kSignalWorkers:
       return HandleSignal(turn, message.signal_workers());
     case M::kJobEnded:
-      return HandleJobEnded(turn);
+      return HandleJobEnded(turn, message.job_ended());
     case M::kValue:
     case M::kExchangeRefused:
     case M::kEdgeRequest:
@@ -260,14 +268,22 @@ void HandleCoordinator(Turn& turn, const CoordinatorSaid& said) {
       // L26: workers of a generation hear of no other.
       if (running != 0 && GenerationOf(message) == running) turn.out.push_back(TellWorker{message});
       return;
+    case M::kReleased:
+      return HandleReleased(turn, message.released());
     case M::kExamineWorkers:
       return HandleExamine(turn, message.examine_workers().generation());
     case M::kWelcome:
     case M::kChallenge:  // of the handshake, which is the stream's
-    case M::kReleased:
     case M::MESSAGE_NOT_SET:
       return;
   }
+}
+
+void HandleConnected(Turn& turn, const Connected& event) {
+  turn.state.stream = event.stream;
+  turn.state.attached = false;
+  turn.state.retry_ns = 0;
+  turn.out.push_back(SendUp{HelloOf(turn.state)});
 }
 
 void HandleDisconnected(Turn& turn, const Disconnected& event) {
@@ -275,42 +291,47 @@ void HandleDisconnected(Turn& turn, const Disconnected& event) {
   const bool was_attached = s.attached;
   s.attached = false;
   s.next_heartbeat_ns = 0;
-  if (s.job_over && !s.running) {
-    s.ended = true;
-    turn.out.push_back(End{0, "the job is over"});
-    return;
-  }
+  if (s.job_over && !s.running) return turn.Finish({s.job_exit_code, "the job is over"});
   if (was_attached && s.lease_seconds == 0) {
     // Without a lease the coordinator counts this node as lost at once.
     s.job_over = true;
+    s.job_exit_code = kExitCoordinatorLost;
     if (s.running) return StopRunning(turn, v1::StopWorkers::ABORT, event.reason);
-    s.ended = true;
-    turn.out.push_back(End{1, event.reason});
-    return;
+    return turn.Finish({kExitCoordinatorLost, event.reason});
   }
-  if (s.give_up_ns == 0) {
-    s.give_up_ns = turn.now_ns + (s.link_number == 0 ? kFirstGiveUpNs : kGiveUpNs);
-  }
-  turn.out.push_back(Reconnect{turn.now_ns + kReconnectNs});
+  if (s.leave == Leave::kPlanned && !s.running) return EndLeaving(turn);  // nobody waits for us
+  AwaitCoordinator(turn);
+  if (s.retry_ns <= turn.now_ns) turn.out.push_back(Reconnect{turn.now_ns + kReconnectNs});
 }
 
 void HandleKeeperGone(Turn& turn, const KeeperGone& gone) {
   State& s = turn.state;
   if (!s.running || s.running->number != gone.generation) return;
   s.running.reset();
+  s.identity.master_port = gone.master_port;
   v1::AgentMessage message;
   auto* stopped = message.mutable_generation_stopped();
   stopped->set_generation(gone.generation);
   stopped->set_reason(gone.reason);
   stopped->set_keeper_died(gone.died);
+  stopped->set_master_port(gone.master_port);
   for (int32_t pid : gone.unkillable_pids) stopped->add_unkillable_pids(pid);
   turn.Fact(std::move(message));
-  if (s.job_over) {
-    s.ended = true;
-    turn.out.push_back(End{s.attached ? 0 : 1, "the job is over"});
-    return;
+  if (s.job_over) return turn.Finish({s.job_exit_code, "the job is over"});
+  if (s.leave == Leave::kAtOnce || (s.leave == Leave::kPlanned && !s.attached)) {
+    return EndLeaving(turn);
   }
   StartPending(turn);
+}
+
+void GiveUp(Turn& turn) {
+  State& s = turn.state;
+  if (s.link_number != 0) {
+    return turn.Finish({kExitCoordinatorLost, absl::StrCat("the coordinator did not answer for ",
+                                                           kGiveUpNs / kSecondNs, " s")});
+  }
+  turn.Finish({kExitNoCoordinator,
+               absl::StrCat("no coordinator let this node in for ", s.join_timeout_seconds, " s")});
 }
 
 void HandleTime(Turn& turn) {
@@ -322,11 +343,9 @@ void HandleTime(Turn& turn) {
     s.lease_until_ns = 0;
     if (s.running) StopRunning(turn, v1::StopWorkers::KILL, "the lease ran out");
   }
-  if (!s.attached && s.give_up_ns != 0 && turn.now_ns >= s.give_up_ns && !s.running) {
-    s.ended = true;
-    turn.out.push_back(End{1, s.link_number == 0 ? "no coordinator answered for 10 min"
-                                                 : "the coordinator did not answer for 60 s"});
-  }
+  if (s.leave_deadline_ns != 0 && turn.now_ns >= s.leave_deadline_ns) LeaveAtOnce(turn);
+  if (s.ended || s.attached || s.give_up_ns == 0 || turn.now_ns < s.give_up_ns || s.running) return;
+  GiveUp(turn);
 }
 
 }  // namespace
@@ -335,9 +354,13 @@ std::vector<Effect> Step(State& state, const Event& event, int64_t now_ns) {
   std::vector<Effect> out;
   if (state.ended) return out;
   Turn turn{state, now_ns, out};
-  if (std::holds_alternative<Connected>(event)) out.push_back(SendUp{HelloOf(state)});
-  if (const auto* e = std::get_if<Disconnected>(&event)) HandleDisconnected(turn, *e);
-  if (const auto* e = std::get_if<CoordinatorSaid>(&event)) HandleCoordinator(turn, *e);
+  if (const auto* e = std::get_if<Connected>(&event)) HandleConnected(turn, *e);
+  if (const auto* e = std::get_if<Disconnected>(&event)) {
+    if (e->stream == state.stream) HandleDisconnected(turn, *e);
+  }
+  if (const auto* e = std::get_if<CoordinatorSaid>(&event)) {
+    if (e->stream == state.stream) HandleCoordinator(turn, *e);
+  }
   if (const auto* e = std::get_if<KeeperSaid>(&event)) {
     if (state.running && state.running->number == e->generation) {
       if (e->fact.has_worker_started()) {
@@ -347,6 +370,7 @@ std::vector<Effect> Step(State& state, const Event& event, int64_t now_ns) {
     }
   }
   if (const auto* e = std::get_if<KeeperGone>(&event)) HandleKeeperGone(turn, *e);
+  if (const auto* e = std::get_if<LeaveAsked>(&event)) HandleLeaveAsked(turn, *e);
   if (std::holds_alternative<TimePassed>(event)) HandleTime(turn);
   return out;
 }
@@ -359,6 +383,7 @@ int64_t NextDeadlineNs(const State& state) {
   };
   if (state.attached && state.heartbeat_seconds > 0) consider(state.next_heartbeat_ns);
   if (state.running) consider(state.lease_until_ns);
+  consider(state.leave_deadline_ns);
   if (!state.attached && !state.running) consider(state.give_up_ns);
   return next;
 }

@@ -29,6 +29,9 @@ struct Identity {
   std::string version;
   uint32_t slots = 0;
   int32_t node_rank_wanted = -1;
+  std::map<std::string, std::string> versions{};  // of libtorch, cuda, nccl; empty: not known
+  uint32_t master_port = 0;                       // held for MASTER_PORT; 0: none is
+  std::string interface {};                       // network card of `address`, for people
 };
 
 struct RunningGeneration {
@@ -38,9 +41,15 @@ struct RunningGeneration {
   std::map<uint32_t, v1::WorkerStarted> workers;  // by rank
 };
 
+// Leaving while the job goes on. Planned: the workers go on until the coordinator has made a
+// checkpoint and stopped them; then it releases this node. At once: they are killed, and the
+// coordinator hears of it when none is left.
+enum class Leave { kStays, kPlanned, kAtOnce };
+
 struct State {
   Identity identity;
-  std::string job_id;  // once welcomed
+  double join_timeout_seconds = 600;  // how long the first coordinator is awaited
+  std::string job_id;                 // once welcomed
   std::string leader_token;
   bool attached = false;  // Welcome has come on the present stream
   double lease_seconds = 0;
@@ -58,19 +67,30 @@ struct State {
   std::optional<v1::StartWorkers> pending;  // waits for the old generation's end
   bool pause_pending = false;               // it is to be paused as soon as it runs
   bool job_over = false;
-  int64_t give_up_ns = 0;  // detached: when to stop trying; 0 while attached
+  int32_t job_exit_code = 0;  // once the job is over
+  Leave leave = Leave::kStays;
+  std::string leave_reason;
+  int64_t leave_deadline_ns = 0;  // a planned leave that takes longer is one at once; 0: none
+  int64_t give_up_ns = 0;         // detached: when to stop trying; 0 while attached
+  int64_t retry_ns = 0;           // refused for now: when to try again; 0: not
+  uint64_t stream = 0;            // the present one
   bool ended = false;
 };
 
 // ---- events
-struct Connected {};  // a new stream stands
+// `stream` numbers the agent's streams: what one says that was replaced since is dropped.
+struct Connected {  // a new stream stands
+  uint64_t stream = 0;
+};
 struct Disconnected {
   std::string reason;
+  uint64_t stream = 0;
 };
 struct CoordinatorSaid {
   v1::CoordinatorMessage message;
   int64_t clock_offset_ns = 0;  // for a HeartbeatAnswer: what the shell computed
   int64_t clock_uncertainty_ns = 0;
+  uint64_t stream = 0;
 };
 // Something that the keeper of a generation reported, as the message for the coordinator.
 struct KeeperSaid {
@@ -83,10 +103,17 @@ struct KeeperGone {
   bool died = false;  // it did not end by itself
   std::string reason;
   std::vector<int32_t> unkillable_pids;
+  uint32_t master_port = 0;  // now held for the next generation; 0: none is
+};
+// This node is to leave the job (a signal, or whoever started the agent). `now`: without waiting
+// for a checkpoint; so does a second one.
+struct LeaveAsked {
+  std::string reason;
+  bool now = false;
 };
 struct TimePassed {};
-using Event =
-    std::variant<Connected, Disconnected, CoordinatorSaid, KeeperSaid, KeeperGone, TimePassed>;
+using Event = std::variant<Connected, Disconnected, CoordinatorSaid, KeeperSaid, KeeperGone,
+                           LeaveAsked, TimePassed>;
 
 // ---- effects
 struct SendUp {
@@ -118,9 +145,12 @@ struct RenewLease {
 struct Reconnect {
   int64_t not_before_ns = 0;
 };
+// The exit code is the job's where it is over, 2 for a refusal, 3 when no coordinator came in time,
+// 1 when it was lost. `left`: as it was asked to, and not with the job.
 struct End {
   int exit_code = 0;
   std::string reason;
+  bool left = false;
 };
 using Effect = std::variant<SendUp, SpawnKeeper, OrderKeeper, TellWorker, SignalWorkers,
                             ExamineWorkers, RenewLease, Reconnect, End>;

@@ -35,15 +35,29 @@ struct JobSubmitted {
   std::string leader_token;
   std::string version;
   Past past;
+  // Of libtorch, cuda and nccl here, where they are known; otherwise the first node's count.
+  std::map<std::string, std::string> versions{};
 };
+// `stream` numbers the streams of all agents: what one says that was replaced since is dropped. A
+// Hello comes only after its Answer was checked.
 struct NodeMessage {
   std::string node;
   std::string incarnation;
   v1::AgentMessage message;
+  uint64_t stream = 0;
+  std::string peer{};  // where it came from, for people
 };
 struct NodeDetached {
   std::string node;
   std::string incarnation;
+  std::string reason;
+  uint64_t stream = 0;
+};
+// The shell turned somebody away before the core saw a Hello; becomes the event join_refused.
+struct JoinRefused {
+  std::string node;  // as it calls itself; "" where it has not come so far
+  std::string peer;
+  v1::Refusal::Kind kind = v1::Refusal::KIND_UNSPECIFIED;
   std::string reason;
 };
 struct RejectedCheckpoint {
@@ -76,8 +90,8 @@ struct HookEnded {
   std::string reason;  // of a failure
 };
 struct TimePassed {};
-using Event = std::variant<JobSubmitted, NodeMessage, NodeDetached, ResumeChosen, CheckpointStored,
-                           ControlAsked, HookEnded, TimePassed>;
+using Event = std::variant<JobSubmitted, NodeMessage, NodeDetached, JoinRefused, ResumeChosen,
+                           CheckpointStored, ControlAsked, HookEnded, TimePassed>;
 
 // ---- effects
 

@@ -248,7 +248,7 @@ TEST_F(CoreAgent, WaitsTenMinutesForACoordinatorThatComesLater) {
   now_ns_ = NextDeadlineNs(state_);
   EXPECT_EQ(now_ns_ - begin, 600 * kSecondNs);
   Do(TimePassed{});
-  EXPECT_EQ(Only<End>().exit_code, 1);
+  EXPECT_EQ(Only<End>().exit_code, 3);
 }
 
 TEST_F(CoreAgent, EndsWithTheJobWhenNothingRunsAnyMore) {
