@@ -268,6 +268,17 @@ std::optional<v1::AgentMessage> FactOf(const Packet& packet, WorkerNotes& notes)
   return std::nullopt;
 }
 
+void NoteLeaseExpired(const Packet& packet, WorkerNotes& notes) {
+  notes.lease_expired = true;
+  const int64_t time_ns = packet.Integer("TIME_NS").value_or(0);
+  if (time_ns == 0) return;
+  // The agent's own order for the same reason may have been written down first, and carried out
+  // last.
+  if (notes.stop_ordered_ns == 0 || time_ns < notes.stop_ordered_ns) {
+    notes.stop_ordered_ns = time_ns;
+  }
+}
+
 v1::WorkerPlace PlaceOf(const Packet& packet) {
   v1::WorkerPlace place;
   place.set_rank(RankOf(packet));

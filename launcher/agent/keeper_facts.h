@@ -22,12 +22,18 @@ struct WorkerNotes {
   std::map<uint32_t, int64_t> started_ns;     // CLOCK_REALTIME
   std::set<uint32_t> finished;                // said Finished
   std::set<uint32_t> said_failed;             // said Failed
-  int64_t stop_ordered_ns = 0;                // when our order to stop went out; 0: none
+  // When our order to stop went out, or the keeper killed for want of a lease; 0: not yet. What
+  // ends later is no failure of its own.
+  int64_t stop_ordered_ns = 0;
+  bool lease_expired = false;
 };
 
 // The message for the coordinator, if the packet is one that it needs. Progress of ranks other than
 // the node's first stays here.
 std::optional<v1::AgentMessage> FactOf(const Packet& packet, WorkerNotes& notes);
+
+// The keeper's LeaseExpired: it kills its workers from that moment on.
+void NoteLeaseExpired(const Packet& packet, WorkerNotes& notes);
 
 // Where a worker stands, from `Places` or `Stalled`.
 v1::WorkerPlace PlaceOf(const Packet& packet);

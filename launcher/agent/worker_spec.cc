@@ -60,14 +60,14 @@ bool ShownOnConsole(const v1::JobSpec& spec, uint32_t rank, uint32_t local_rank)
 }
 
 std::string MakeKeeperSpec(const v1::StartWorkers& order, const NodeFacts& node,
-                           int64_t lease_milliseconds) {
+                           int64_t lease_until_ns) {
   const v1::JobSpec& job = order.spec();
   std::string spec;
   Add(spec, "JOB", order.job_id());
   Add(spec, "GENERATION", absl::StrCat(order.generation()));
   Add(spec, "NODE", node.node);
   Add(spec, "GRACE_MS", absl::StrCat(static_cast<int64_t>(job.grace_seconds() * 1000)));
-  Add(spec, "LEASE_MS", absl::StrCat(lease_milliseconds));
+  Add(spec, "LEASE_UNTIL_NS", absl::StrCat(lease_until_ns));
   Add(spec, "LOG_BYTES_MAX", absl::StrCat(job.logging().file_bytes_max()));
   Add(spec, "LOG_FILES_KEPT", absl::StrCat(job.logging().rotated_files_kept()));
   Add(spec, "LEASE_CLOCK", node.lease_monotonic ? "monotonic" : "boot");

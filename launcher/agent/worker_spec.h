@@ -15,7 +15,8 @@ namespace ddprun::agent {
 std::string SubstituteLocalRank(const std::string& argument, uint32_t local_rank);
 std::string LogPath(const v1::StartWorkers& order, uint32_t rank);
 bool ShownOnConsole(const v1::JobSpec& spec, uint32_t rank, uint32_t local_rank);
+// `lease_until_ns`: on the keeper's clock (NodeFacts.lease_monotonic says which); 0: no lease.
 std::string MakeKeeperSpec(const v1::StartWorkers& order, const NodeFacts& node,
-                           int64_t lease_milliseconds);
+                           int64_t lease_until_ns);
 
 }  // namespace ddprun::agent

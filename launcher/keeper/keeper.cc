@@ -36,7 +36,7 @@ Keeper::Keeper(const Spec* spec, const StartContext& context, Poller* poller, Fd
       hang_watch_(spec->workers.size(), spec->hang_ms * kMillisecond, MonotonicNs()) {
   policy_.grace_ns = spec->grace_ms * kMillisecond;
   state_.workers.resize(spec->workers.size());
-  if (spec->lease_ms > 0) state_.lease_deadline_ns = Now() + spec->lease_ms * kMillisecond;
+  if (spec->lease_until_ns > 0) state_.lease_deadline_ns = spec->lease_until_ns;
   workers_.reserve(spec->workers.size());
   for (const WorkerSpec& worker : spec->workers) {
     workers_.emplace_back(&worker, workers_.size(), poller);
@@ -76,12 +76,21 @@ bool Keeper::StartAllPreloaded() {
   return false;
 }
 
+// Where the lease has run out (this process may have been stopped before), nothing starts any more.
 void Keeper::StartAll() {
+  if (preloader_.running() && !LeaseHolds()) preloader_.End();
   if (preloader_.running() && StartAllPreloaded()) return ReapOrphans();
   for (size_t i = 0; i < workers_.size(); ++i) {
-    if (!workers_[i].Start(context_, &agent_)) Decide({EventKind::kWorkerEnded, i});
+    if (!LeaseHolds() || !workers_[i].Start(context_, &agent_)) {
+      Decide({EventKind::kWorkerEnded, i});
+    }
   }
   ReapOrphans();
+}
+
+bool Keeper::LeaseHolds() {
+  Decide({EventKind::kTimePassed});
+  return state_.tree == TreePhase::kWatching;
 }
 
 void Keeper::Handle(std::span<const Ready> ready) {

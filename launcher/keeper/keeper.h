@@ -7,7 +7,8 @@
 //  1. Exited of a worker comes after all that it said and wrote before its death.
 //  2. Gone is the last packet, and comes only when waitid says that no child is left, or with the
 //  PIDs that would not die.
-//  3. Each worker has exactly one end: StartFailed or Exited.
+//  3. Each worker has exactly one end: StartFailed or Exited; none where the lease ended before its
+//  start.
 //  4. Nothing here blocks but a write to a log file.
 //  5. A paused worker is continued before it is told to leave.
 #pragma once
@@ -43,6 +44,7 @@ class Keeper {
   // One wake-up.
   void StartAll();
   bool StartAllPreloaded();
+  bool LeaseHolds();
   void Handle(std::span<const Ready> ready);
   void HandleExits(const std::vector<size_t>& exits, int64_t first_ns);
   void ReadAgent();

@@ -25,7 +25,7 @@ void Keeper::Decide(const StopEvent& event) {
 void Keeper::Perform(const Effect& effect) {
   switch (effect.kind) {
     case EffectKind::kTellLeaseExpired:
-      agent_.Send(PacketWriter("LeaseExpired").Finish());
+      agent_.Send(PacketWriter("LeaseExpired").Integer("TIME_NS", RealNs()).Finish());
       return;
     case EffectKind::kSendAbort:
       workers_[effect.worker].Send(PacketWriter("Abort").Text("REASON", stop_reason_).Finish());

@@ -49,8 +49,8 @@ bool TakeJobKey(std::string_view key, std::string_view value, Spec* spec) {
     spec->node = value;
   } else if (key == "GRACE_MS") {
     return ScanInteger(value, kDurationMsMax, &spec->grace_ms);
-  } else if (key == "LEASE_MS") {
-    return ScanInteger(value, kDurationMsMax, &spec->lease_ms);
+  } else if (key == "LEASE_UNTIL_NS") {
+    return ScanInteger(value, INT64_MAX - 1, &spec->lease_until_ns);
   } else if (key == "LOG_BYTES_MAX") {
     return ScanInteger(value, INT64_MAX, &spec->log_bytes_max) &&
            (spec->log_bytes_max == 0 || spec->log_bytes_max >= kLogBytesMaxMin);

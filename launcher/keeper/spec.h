@@ -35,7 +35,7 @@ struct Spec {
   std::string generation;
   std::string node;
   int64_t grace_ms = 30'000;
-  int64_t lease_ms = 0;          // 0: none
+  int64_t lease_until_ns = 0;    // 0: none; a moment on the lease's clock
   bool lease_monotonic = false;  // deadlines are counted on CLOCK_MONOTONIC, not CLOCK_BOOTTIME
   int64_t hang_ms = 0;           // 0: off
   bool foreground = false;

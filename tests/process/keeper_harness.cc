@@ -73,7 +73,11 @@ std::string KeeperProcess::MakeSpec() const {
   add("GENERATION=1");
   add("NODE=here");
   add("GRACE_MS=" + std::to_string(options_.grace_ms));
-  add("LEASE_MS=" + std::to_string(options_.lease_ms));
+  timespec now = {};
+  clock_gettime(CLOCK_BOOTTIME, &now);
+  const int64_t until_ns =
+      now.tv_sec * 1'000'000'000LL + now.tv_nsec + options_.lease_ms * 1'000'000LL;
+  add("LEASE_UNTIL_NS=" + std::to_string(options_.lease_ms == 0 ? 0 : until_ns));
   for (const std::string& key : options_.further) add(key);
   add("HANG_MS=" + std::to_string(options_.hang_ms));
   add(std::string("FOREGROUND=") + (options_.foreground ? "1" : "0"));

@@ -35,7 +35,7 @@ struct WorkerOptions {
 struct KeeperOptions {
   std::vector<WorkerOptions> workers;  // rank = index
   int grace_ms = 5000;
-  int lease_ms = 0;
+  int lease_ms = 0;  // from the start on; 0: none, negative: it has run out before
   int hang_ms = 0;
   bool foreground = true;
   std::vector<std::string> further;   // more keys of the job, as LOG_BYTES_MAX=1000

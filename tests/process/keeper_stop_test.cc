@@ -226,10 +226,11 @@ TEST(KeeperLease, WorkersAreKilledWhenItRunsOut) {
   const auto begin = Clock::now();
   KeeperProcess keeper(
       {.workers = {Shell("trap '' TERM; while :; do sleep 1; done")}, .lease_ms = 400});
-  keeper.Await("LeaseExpired");
+  const int64_t expired_ns = keeper.Await("LeaseExpired").Integer("TIME_NS");
   EXPECT_NEAR(Since(begin).count(), 0.4, 0.2);
   keeper.AwaitGone();
   EXPECT_EQ(keeper.Await("Exited", 0).Integer("SIGNAL"), SIGKILL);
+  EXPECT_GE(keeper.Await("Exited", 0).Integer("TIME_NS"), expired_ns);
   EXPECT_LT(Since(begin).count(), 1.0);
 }
 
@@ -254,6 +255,18 @@ TEST(KeeperLease, RenewalThatWaitedDuringAPauseComesTooLate) {
   kill(keeper.pid(), SIGCONT);
   keeper.Await("LeaseExpired");
   keeper.AwaitGone();
+}
+
+// A keeper that was stopped before it could start them has no worker to kill.
+TEST(KeeperLease, NothingStartsWhenItHasRunOut) {
+  KeeperProcess keeper({.workers = {Shell("echo up", true), Shell("echo up")}, .lease_ms = -1});
+  EXPECT_GT(keeper.Await("LeaseExpired").Integer("TIME_NS"), 0);
+  keeper.Await("Gone");
+  EXPECT_EQ(keeper.AwaitExit(), 0);
+  EXPECT_EQ(keeper.Count("Started"), 0u);
+  EXPECT_EQ(keeper.Count("Exited"), 0u);
+  EXPECT_EQ(keeper.Count("StartFailed"), 0u);
+  EXPECT_EQ(keeper.Log(0) + keeper.Log(1), "");
 }
 
 // L7: what cannot be killed is named, and the keeper does not wait for ever.

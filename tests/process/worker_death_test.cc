@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <sys/resource.h>
+#include <time.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -219,6 +220,19 @@ TEST(WorkerDeathTest, AnotherKillIsNotOutOfMemory) {
   ASSERT_NE(node.Exit(0), nullptr);
   EXPECT_EQ(node.Exit(0)->signal(), SIGKILL);
   EXPECT_FALSE(node.Exit(0)->has_out_of_memory());
+}
+
+// S10: what a lease that has run out kills has not failed by itself.
+TEST(WorkerDeathTest, AnEndOfTheLeaseIsNoFailureOfTheWorker) {
+  timespec now = {};
+  clock_gettime(CLOCK_BOOTTIME, &now);
+  Node node(1, "exec sleep 600");
+  node.Begin(now.tv_sec * 1'000'000'000LL + now.tv_nsec + 500'000'000);
+  ASSERT_TRUE(node.RunToEnd());
+  ASSERT_NE(node.Exit(0), nullptr);
+  EXPECT_EQ(node.Exit(0)->signal(), SIGKILL);
+  EXPECT_TRUE(node.Exit(0)->stopped_by_us());
+  EXPECT_EQ(node.gone()->reason, "its lease ran out");
 }
 
 }  // namespace

@@ -20,14 +20,14 @@ std::string Lines(const std::vector<std::string>& lines) {
 
 TEST(KeeperSpec, HoldsWhatItSays) {
   const std::string bytes =
-      Lines({"JOB=j", "GENERATION=3", "NODE=n", "GRACE_MS=1500", "LEASE_MS=3000", "FOREGROUND=1",
+      Lines({"JOB=j", "GENERATION=3", "NODE=n", "GRACE_MS=1500", "LEASE_UNTIL_NS=3000", "FOREGROUND=1",
              "LATER=ignored", "WORKER=4", "ARG=prog", "ARG=a b\n", "ARG=", "ENV=A=1=2", "CWD=/tmp",
              "LOG=/l", "CONSOLE=1", "WORKER=5", "ARG=other", "LOG=/m"});
   std::string problem;
   const std::optional<Spec> spec = ParseSpec(bytes, &problem);
   ASSERT_TRUE(spec) << problem;
   EXPECT_EQ(spec->grace_ms, 1500);
-  EXPECT_EQ(spec->lease_ms, 3000);
+  EXPECT_EQ(spec->lease_until_ns, 3000);
   EXPECT_TRUE(spec->foreground);
   ASSERT_EQ(spec->workers.size(), 2u);
   const WorkerSpec& worker = spec->workers[0];
@@ -54,7 +54,7 @@ TEST(KeeperSpec, RefusesWhatMakesNoSense) {
       {"WORKER=-1", "ARG=a", "LOG=/l"},
       {"WORKER=x", "ARG=a", "LOG=/l"},
       {"GRACE_MS=-1", "WORKER=0", "ARG=a", "LOG=/l"},
-      {"LEASE_MS=99999999999999999999", "WORKER=0", "ARG=a", "LOG=/l"},
+      {"LEASE_UNTIL_NS=99999999999999999999", "WORKER=0", "ARG=a", "LOG=/l"},
       {"FOREGROUND=yes", "WORKER=0", "ARG=a", "LOG=/l"},
       {"WORKER=0", "ARG=a", "LOG=/l", "ENV=NOVALUE"},
       {"WORKER=0", "ARG=a", "LOG=/l", "no equals"},
