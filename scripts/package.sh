@@ -32,7 +32,7 @@ needed() {
 }
 
 for program in ddprun ddprun-keeper ddprun-sim ddp-worker; do install -m 755 "$BUILD/bin/$program" "$out/bin/"; done
-install -m 644 "$BUILD/bin/ddprun-preload.py" "$out/bin/"
+install -m 644 "$BUILD"/bin/{ddprun-preload.py,ddp-worker.versions} "$out/bin/"
 install -m 644 "$BUILD"/lib/libddprun.* "$out/lib/"
 install -m 644 worker/client/ddprun.h "$out/include/"
 cp -r examples/. "$out/examples/"
