@@ -10,22 +10,24 @@
 #include "common/files.h"
 #include "launcher/agent/health_check.h"
 #include "launcher/agent/orphans.h"
+#include "launcher/agent/reachability.h"
 #include "launcher/agent/worker_spec.h"
 
 namespace ddprun::agent {
 namespace {
 
 constexpr int kPacketsPerTurn = 256;  // of one keeper, so that orders are never starved by output
-constexpr int64_t kMillisecondNs = 1'000'000;
 
 }  // namespace
 
 void NodeGeneration::Begin(const SpawnKeeper& order) {
   order_ = order.order;
+  UseOwn(options_.own, &order_);
   lease_until_ns_ = order.lease_until_ns;
   notes_ = WorkerNotes{};
   notes_.generation = order_.generation();
   notes_.first_rank = order_.first_rank();
+  fanout_ = ExchangeFanout{};
   unkillable_.clear();
   pause_when_started_ = false;
   absl::Status status = MakeFolders();
@@ -55,6 +57,9 @@ void NodeGeneration::Prepare(int64_t now_ns) {
   preparation_ = std::make_unique<Preparation>();
   auto memory = gpu_memory_.StepBefore(order_.generation(), order_.spec(), places_);
   if (memory != nullptr) preparation_->Add(std::move(memory));
+  auto reachability =
+      ReachabilityStep(order_, {options_.node, options_.own.address, options_.own.interface});
+  if (reachability != nullptr) preparation_->Add(std::move(reachability));
   if (!order_.spec().supervision().health_check().empty()) {
     preparation_->Add(std::make_unique<HealthCheck>(order_, options_.node, options_.keeper_path));
   }
@@ -76,7 +81,7 @@ void NodeGeneration::ContinuePreparation(int64_t now_ns) {
   const std::vector<int32_t> unkillable = preparation_->unkillable_pids();
   preparation_.reset();
   if (result.state == PreparationResult::State::kReady) {
-    const absl::Status started = StartKeeper(now_ns);
+    const absl::Status started = StartKeeper();
     if (!started.ok()) TellStartFailure(started);
     return;
   }
@@ -86,11 +91,43 @@ void NodeGeneration::ContinuePreparation(int64_t now_ns) {
     fact.mutable_node_unhealthy()->set_reason(result.text);
     events_.push_back(KeeperSaid{notes_.generation, std::move(fact)});
   }
-  events_.push_back(KeeperGone{notes_.generation, false, std::move(result.text), unkillable});
+  TellOver({notes_.generation, false, std::move(result.text), unkillable});
 }
 
 NodeFacts NodeGeneration::Facts() const {
-  return {options_.node, options_.worker_path, 0, options_.clock->monotonic(), places_.workers};
+  return {options_.node,   options_.worker_path, 0, options_.clock->monotonic(),
+          places_.workers, options_.own.address};
+}
+
+absl::Status NodeGeneration::HoldPort() {
+  return master_port_.Reserve(options_.own.address);
+}
+
+// On the node of rank 0: the port that it holds already, the wished one, or a fresh one.
+absl::Status NodeGeneration::TakeMasterPort(NodeFacts* facts) {
+  if (order_.group_rank() != 0) return absl::OkStatus();
+  const uint32_t wished =
+      order_.master_port() != 0 ? order_.master_port() : order_.spec().launching().master_port();
+  const bool held = master_port_.port() != 0 && (wished == 0 || wished == master_port_.port());
+  if (!held) {
+    absl::Status reserved = master_port_.Reserve(order_.master_address(), wished);
+    if (!reserved.ok()) return reserved;
+  }
+  facts->master_port = master_port_.port();
+  return absl::OkStatus();
+}
+
+// Over several nodes a fresh one is held at once, since somebody may listen on the old one for a
+// while.
+void NodeGeneration::ReleaseMasterPort() {
+  const bool used = order_.group_rank() == 0 || master_port_.port() == 0;
+  if (!options_.own.several_nodes || (used && !HoldPort().ok())) master_port_.Release();
+}
+
+void NodeGeneration::TellOver(KeeperGone gone) {
+  ReleaseMasterPort();
+  gone.master_port = held_port();
+  events_.push_back(std::move(gone));
 }
 
 // The one in reserve where it fits, else a new one.
@@ -102,26 +139,17 @@ absl::StatusOr<std::unique_ptr<KeeperProcess>> NodeGeneration::MakeKeeper(const 
   return KeeperProcess::Spawn(options_.keeper_path, spec);
 }
 
-absl::Status NodeGeneration::StartKeeper(int64_t now_ns) {
+absl::Status NodeGeneration::StartKeeper() {
   NodeFacts facts = Facts();
-  if (order_.group_rank() == 0 && order_.master_port() == 0) {
-    absl::Status reserved =
-        master_port_.Reserve(order_.master_address(), order_.spec().launching().master_port());
-    if (!reserved.ok()) return reserved;
-    facts.master_port = master_port_.port();
-  }
+  absl::Status port = TakeMasterPort(&facts);
+  if (!port.ok()) return port;
   for (uint32_t i = 0; i < order_.local_world_size(); ++i) {
     const uint32_t rank = order_.first_rank() + i;
     notes_.log_paths[rank] = LogPath(order_, rank);
   }
   evidence_.Begin(order_, order_.master_port() != 0 ? order_.master_port() : facts.master_port);
-  // What is left of the lease now: the preparation has taken its time.
-  const int64_t lease_milliseconds =
-      lease_until_ns_ == 0
-          ? 0
-          : std::max<int64_t>(lease_until_ns_ - now_ns, kMillisecondNs) / kMillisecondNs;
   absl::StatusOr<std::unique_ptr<KeeperProcess>> keeper =
-      MakeKeeper(MakeKeeperSpec(order_, facts, lease_milliseconds));
+      MakeKeeper(MakeKeeperSpec(order_, facts, lease_until_ns_));
   if (!keeper.ok()) return keeper.status();
   keeper_ = std::move(*keeper);
   keeper_gone_.reset();
@@ -134,7 +162,6 @@ absl::Status NodeGeneration::StartKeeper(int64_t now_ns) {
 
 // Told as a failure of the node's first rank, so that it stands in the report.
 void NodeGeneration::TellStartFailure(const absl::Status& status) {
-  master_port_.Release();
   v1::AgentMessage fact;
   auto* failed = fact.mutable_worker_failed();
   failed->set_generation(order_.generation());
@@ -143,7 +170,7 @@ void NodeGeneration::TellStartFailure(const absl::Status& status) {
   failed->set_message(std::string(status.message()));
   failed->set_time_ns(1);
   events_.push_back(KeeperSaid{order_.generation(), std::move(fact)});
-  events_.push_back(KeeperGone{order_.generation(), false, std::string(status.message()), {}});
+  TellOver({order_.generation(), false, std::string(status.message()), {}});
 }
 
 void NodeGeneration::Stop(const v1::StopWorkers& order) {
@@ -157,6 +184,10 @@ void NodeGeneration::Stop(const v1::StopWorkers& order) {
 }
 
 void NodeGeneration::Tell(const v1::CoordinatorMessage& message) {
+  for (const v1::CoordinatorMessage& one : fanout_.Spread(message)) TellWorkers(one);
+}
+
+void NodeGeneration::TellWorkers(const v1::CoordinatorMessage& message) {
   int64_t rank = -1;
   std::optional<std::string> packet = WorkerPacketOf(message, &rank);
   if (!packet || !keeper_) return;
@@ -260,10 +291,14 @@ void NodeGeneration::HandlePacket(const Packet& packet) {
     return;
   }
   if (packet.type() == "Gone") {
-    keeper_gone_ = KeeperGone{notes_.generation, false, "all its workers ended", {}};
+    keeper_gone_ = KeeperGone{notes_.generation,
+                              false,
+                              notes_.lease_expired ? "its lease ran out" : "all its workers ended",
+                              {}};
     return;
   }
   if (packet.type() == "LeaseExpired") {
+    NoteLeaseExpired(packet, notes_);
     options_.console->Say(
         "ddprun: the coordinator was not heard for the length of the lease; the workers of this "
         "node are ended");
@@ -277,7 +312,17 @@ void NodeGeneration::HandlePacket(const Packet& packet) {
   }
   std::optional<v1::AgentMessage> fact = FactOf(packet, notes_);
   if (fact && fact->has_worker_exited()) ExplainExit(packet, fact->mutable_worker_exited());
-  if (fact) events_.push_back(KeeperSaid{notes_.generation, std::move(*fact)});
+  if (fact) HandleFact(std::move(*fact));
+}
+
+void NodeGeneration::HandleFact(v1::AgentMessage fact) {
+  if (fact.has_await()) {
+    v1::CoordinatorMessage value;
+    const ExchangeFanout::Answer answer = fanout_.Await(fact.await(), &value);
+    if (answer == ExchangeFanout::Answer::kHere) TellWorkers(value);
+    if (answer != ExchangeFanout::Answer::kAsk) return;
+  }
+  events_.push_back(KeeperSaid{notes_.generation, std::move(fact)});
 }
 
 void NodeGeneration::ExplainExit(const Packet& packet, v1::WorkerExited* exited) {
@@ -313,8 +358,7 @@ void NodeGeneration::HandleKeeperEnd() {
   }
   gone.unkillable_pids.insert(gone.unkillable_pids.end(), unkillable_.begin(), unkillable_.end());
   unkillable_.clear();
-  master_port_.Release();
-  events_.push_back(std::move(gone));
+  TellOver(std::move(gone));
 }
 
 }  // namespace ddprun::agent

@@ -19,11 +19,13 @@
 #include "absl/status/status.h"
 #include "launcher/agent/core.h"
 #include "launcher/agent/examination.h"
+#include "launcher/agent/exchange_fanout.h"
 #include "launcher/agent/exit_evidence.h"
 #include "launcher/agent/gpu_memory.h"
 #include "launcher/agent/keeper_facts.h"
 #include "launcher/agent/keeper_process.h"
 #include "launcher/agent/lease_clock.h"
+#include "launcher/agent/node_own.h"
 #include "launcher/agent/preparation.h"
 #include "launcher/agent/reserve.h"
 #include "launcher/agent/reserved_port.h"
@@ -42,12 +44,19 @@ class NodeGeneration {
     const LeaseClock* clock = nullptr;  // likewise
     std::function<void()> wake;         // from another thread: Pump has something to do
     placement::Machine machine;         // what the workers share
+    NodeOwn own;
   };
   explicit NodeGeneration(Options options)
       : options_(std::move(options)),
         gpu_memory_(options_.machine.nvml),
         reserve_(options_.keeper_path),
         examination_(options_.wake) {}
+
+  // The port that is held for MASTER_PORT in the next generation, should this node get rank 0 of
+  // one over several nodes; 0 where none is.
+  uint32_t held_port() const { return options_.own.several_nodes ? master_port_.port() : 0; }
+  // From now on. An error: there is none to be had.
+  absl::Status HoldPort();
 
   // ---- orders of the core. REQUIRES for Begin: the one before is over.
   void Begin(const SpawnKeeper& order);
@@ -71,13 +80,18 @@ class NodeGeneration {
   absl::Status PlaceWorkers();
   void Prepare(int64_t now_ns);
   void ContinuePreparation(int64_t now_ns);
-  absl::Status StartKeeper(int64_t now_ns);
+  absl::Status StartKeeper();
+  absl::Status TakeMasterPort(NodeFacts* facts);
+  void ReleaseMasterPort();
+  void TellOver(KeeperGone gone);
   NodeFacts Facts() const;
   absl::StatusOr<std::unique_ptr<KeeperProcess>> MakeKeeper(const std::string& spec);
   void TellStartFailure(const absl::Status& status);
   void PumpKeeper();
   void PumpExamination();
   void HandlePacket(const Packet& packet);
+  void HandleFact(v1::AgentMessage fact);
+  void TellWorkers(const v1::CoordinatorMessage& message);
   void ExplainExit(const Packet& packet, v1::WorkerExited* exited);
   void HandleKeeperEnd();
   std::string Prefix(const Packet& packet) const;
@@ -98,6 +112,7 @@ class NodeGeneration {
   std::vector<int32_t> unkillable_;
   Examination examination_;
   WorkerNotes notes_;
+  ExchangeFanout fanout_;
   ExitEvidence evidence_;
   ReservedPort master_port_;
   std::deque<Event> events_;

@@ -12,12 +12,11 @@
 namespace ddprun::agent {
 
 absl::Status ReservedPort::Reserve(const std::string& address, uint32_t wished) {
-  Release();
   const bool six = address.find(':') != std::string::npos;
-  fd_ = socket(six ? AF_INET6 : AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-  if (fd_ < 0) return absl::ErrnoToStatus(errno, "socket for MASTER_PORT");
+  const int fd = socket(six ? AF_INET6 : AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  if (fd < 0) return absl::ErrnoToStatus(errno, "socket for MASTER_PORT");
   const int on = 1;
-  setsockopt(fd_, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
+  setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
   sockaddr_in6 any6 = {};
   any6.sin6_family = AF_INET6;
   sockaddr_in any4 = {};
@@ -25,9 +24,9 @@ absl::Status ReservedPort::Reserve(const std::string& address, uint32_t wished) 
   any6.sin6_port = any4.sin_port = htons(static_cast<uint16_t>(wished));
   sockaddr* any = six ? reinterpret_cast<sockaddr*>(&any6) : reinterpret_cast<sockaddr*>(&any4);
   socklen_t size = six ? sizeof any6 : sizeof any4;
-  if (bind(fd_, any, size) != 0 || getsockname(fd_, any, &size) != 0) {
+  if (bind(fd, any, size) != 0 || getsockname(fd, any, &size) != 0) {
     const int error = errno;
-    Release();
+    close(fd);
     if (wished != 0) {
       return absl::UnavailableError(absl::StrCat(
           "--master-port ", wished, ": cannot be had for MASTER_PORT: ", strerrordesc_np(error),
@@ -35,6 +34,8 @@ absl::Status ReservedPort::Reserve(const std::string& address, uint32_t wished) 
     }
     return absl::ErrnoToStatus(error, "bind of a port for MASTER_PORT");
   }
+  Release();
+  fd_ = fd;
   port_ = ntohs(six ? any6.sin6_port : any4.sin_port);
   return absl::OkStatus();
 }

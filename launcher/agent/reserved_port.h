@@ -19,7 +19,8 @@ class ReservedPort {
   ReservedPort& operator=(const ReservedPort&) = delete;
 
   // A port on all addresses of the family of `address` (numeric, or a name: then IPv4): `wished`,
-  // or a fresh one where that is 0. UNAVAILABLE when the wished one is taken.
+  // or a fresh one where that is 0, which is never the one that is held already. UNAVAILABLE when
+  // the wished one is taken. What was held before is held on in case of an error.
   absl::Status Reserve(const std::string& address, uint32_t wished = 0);
   void Release();
   uint32_t port() const { return port_; }

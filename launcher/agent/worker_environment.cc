@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 
 namespace ddprun::agent {
@@ -73,6 +74,29 @@ void AddFlightRecorder(const v1::StartWorkers& order, Environment& environment) 
   }
 }
 
+// Paddle's names for the ranks: each has its own node's address, and a port by its rank.
+std::string PaddleEndpoint(const std::string& host, uint32_t port, uint32_t rank) {
+  return Endpoint(host, port + 1 + rank);
+}
+
+// "" where they are not all known.
+std::string PaddleEndpoints(const v1::StartWorkers& order, uint32_t port) {
+  std::vector<std::string> endpoints;
+  if (order.world_size() > kPaddleRanksMax) return "";
+  if (order.group_world_size() == 1) {
+    for (uint32_t i = 0; i < order.world_size(); ++i) {
+      endpoints.push_back(PaddleEndpoint(MasterAddress(order), port, i));
+    }
+    return absl::StrJoin(endpoints, ",");
+  }
+  for (const v1::NodePlace& place : order.nodes()) {
+    for (uint32_t i = 0; i < place.count() && endpoints.size() < order.world_size(); ++i) {
+      endpoints.push_back(PaddleEndpoint(place.address(), port, place.first_rank() + i));
+    }
+  }
+  return absl::StrJoin(endpoints, ",");
+}
+
 // Paddle's way to say the same things. Its endpoints are names for ranks, on which it opens ports
 // of its own; PADDLE_MASTER is where rank 0 holds the store, at the port that is held for it.
 void AddPaddles(const v1::StartWorkers& order, const NodeFacts& node, uint32_t rank,
@@ -96,13 +120,10 @@ void AddPaddles(const v1::StartWorkers& order, const NodeFacts& node, uint32_t r
   } else {
     environment.emplace("PADDLE_DISTRI_BACKEND", "gloo");
   }
-  set("PADDLE_CURRENT_ENDPOINT", Endpoint(host, port + 1 + rank));
-  if (order.group_world_size() != 1 || order.world_size() > kPaddleRanksMax) return;
-  std::string endpoints;
-  for (uint32_t i = 0; i < order.world_size(); ++i) {
-    absl::StrAppend(&endpoints, i == 0 ? "" : ",", Endpoint(host, port + 1 + i));
-  }
-  environment["PADDLE_TRAINER_ENDPOINTS"] = endpoints;
+  const bool alone = order.group_world_size() == 1 || node.address.empty();
+  set("PADDLE_CURRENT_ENDPOINT", PaddleEndpoint(alone ? host : node.address, port, rank));
+  const std::string endpoints = PaddleEndpoints(order, port);
+  if (!endpoints.empty()) set("PADDLE_TRAINER_ENDPOINTS", endpoints);
 }
 
 void AddOurs(const v1::StartWorkers& order, Environment& environment) {

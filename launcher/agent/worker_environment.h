@@ -25,6 +25,7 @@ struct NodeFacts {
   uint32_t master_port = 0;      // reserved on the node of rank 0
   bool lease_monotonic = false;  // the lease's clock stands still while the machine sleeps
   std::vector<placement::WorkerPlace> places;  // by local rank; may be empty
+  std::string address;                         // of this node; "": MASTER_ADDR's
 };
 
 std::map<std::string, std::string> WorkerEnvironment(const v1::StartWorkers& order,

@@ -73,8 +73,16 @@ void Node::Begin(int64_t lease_until_ns) {
   const char* bin = std::getenv("DDPRUN_BIN");
   const std::string keeper = std::string(bin != nullptr ? bin : "build/bin") + "/ddprun-keeper";
   generation_ = std::make_unique<agent::NodeGeneration>(agent::NodeGeneration::Options{
-      "n1", keeper, "/none/ddp-worker", console_.get(), &clock_, [] {}});
+      "n1", keeper, "/none/ddp-worker", console_.get(), &clock_, [] {}, {}, own_});
+  if (own_.several_nodes && !generation_->HoldPort().ok()) std::abort();
   generation_->Begin({order_, 0, lease_until_ns});
+  Collect();
+}
+
+void Node::BeginAgain() {
+  order_.set_generation(order_.generation() + 1);
+  gone_.reset();
+  generation_->Begin({order_, 0, 0});
   Collect();
 }
 

@@ -26,7 +26,10 @@ class Node {
   // To be changed before Begin.
   v1::StartWorkers& order() { return order_; }
   v1::JobSpec& spec() { return *order_.mutable_spec(); }
-  void Begin(int64_t lease_until_ns = 0);
+  agent::NodeOwn& own() { return own_; }
+  void Begin(int64_t lease_until_ns = 0);  // of CLOCK_BOOTTIME
+  // The next one on the same node, after the end of the one before.
+  void BeginAgain();
   void Stop(v1::StopWorkers::Mode mode, double grace_seconds = 0);
   agent::NodeGeneration& generation() { return *generation_; }
 
@@ -52,6 +55,7 @@ class Node {
   std::unique_ptr<Console> console_;
   agent::LeaseClock clock_;
   v1::StartWorkers order_;
+  agent::NodeOwn own_;
   std::unique_ptr<agent::NodeGeneration> generation_;
   std::vector<v1::AgentMessage> facts_;
   std::optional<agent::KeeperGone> gone_;

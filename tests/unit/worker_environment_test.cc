@@ -116,6 +116,29 @@ TEST(WorkerEnvironmentTest, PaddleFindsItsOwnWords) {
   EXPECT_FALSE(Of(order, 1).contains("PADDLE_DISTRI_BACKEND"));
 }
 
+TEST(WorkerEnvironmentTest, PaddlesEndpointsHaveTheAddressesOfTheirNodes) {
+  v1::StartWorkers order = Order();  // ranks 0 and 1 on n0, 2 to 4 here
+  const auto place = [&order](const char* node, const char* address, uint32_t first, uint32_t n) {
+    v1::NodePlace* added = order.add_nodes();
+    added->set_node(node);
+    added->set_address(address);
+    added->set_first_rank(first);
+    added->set_count(n);
+  };
+  place("n0", "10.0.0.1", 0, 2);
+  place("n1", "fd00::2", 2, 3);
+  NodeFacts facts;
+  facts.address = "fd00::2";
+  const auto environment = WorkerEnvironment(order, facts, 1);
+  EXPECT_EQ(environment.at("PADDLE_MASTER"), "10.0.0.1:4000");
+  EXPECT_EQ(environment.at("PADDLE_CURRENT_ENDPOINT"), "[fd00::2]:4004");
+  EXPECT_EQ(environment.at("PADDLE_TRAINER_ENDPOINTS"),
+            "10.0.0.1:4001,10.0.0.1:4002,[fd00::2]:4003,[fd00::2]:4004,[fd00::2]:4005");
+  order.clear_nodes();  // as above 4,096 ranks
+  EXPECT_FALSE(WorkerEnvironment(order, facts, 1).contains("PADDLE_TRAINER_ENDPOINTS"));
+  EXPECT_EQ(WorkerEnvironment(order, facts, 1).at("PADDLE_CURRENT_ENDPOINT"), "[fd00::2]:4004");
+}
+
 // As Python's string.Template.safe_substitute does, checked with it.
 TEST(WorkerArgumentsTest, TheLocalRankIsSubstitutedAsTorchrunDoes) {
   const std::pair<const char*, const char*> cases[] = {

@@ -1,0 +1,65 @@
+#include "launcher/agent/node_own.h"
+
+#include <ifaddrs.h>
+#include <netdb.h>
+#include <sys/socket.h>
+
+#include <array>
+#include <fstream>
+#include <memory>
+
+namespace ddprun::agent {
+namespace {
+
+constexpr size_t kVersionsMax = 16;
+constexpr size_t kVersionBytesMax = 64;
+
+std::string NumericOf(const sockaddr* address) {
+  const socklen_t size =
+      address->sa_family == AF_INET6 ? sizeof(sockaddr_in6) : sizeof(sockaddr_in);
+  std::array<char, NI_MAXHOST> text = {};
+  if (getnameinfo(address, size, text.data(), text.size(), nullptr, 0, NI_NUMERICHOST) != 0) {
+    return "";
+  }
+  return text.data();
+}
+
+}  // namespace
+
+void UseOwn(const NodeOwn& own, v1::StartWorkers* order) {
+  v1::JobSpec& spec = *order->mutable_spec();
+  if (!own.gpus.empty()) spec.mutable_gpus()->Assign(own.gpus.begin(), own.gpus.end());
+  if (!own.environment) return;
+  spec.clear_environment();
+  for (const auto& [name, value] : *own.environment) (*spec.mutable_environment())[name] = value;
+  if (own.environment->contains("OMP_NUM_THREADS")) {
+    spec.mutable_launching()->set_choose_omp_threads(false);
+  }
+}
+
+std::string InterfaceOf(const std::string& address) {
+  ifaddrs* list = nullptr;
+  if (address.empty() || getifaddrs(&list) != 0) return "";
+  const std::unique_ptr<ifaddrs, decltype(&freeifaddrs)> owner(list, freeifaddrs);
+  for (const ifaddrs* entry = list; entry != nullptr; entry = entry->ifa_next) {
+    if (entry->ifa_addr == nullptr) continue;
+    const int family = entry->ifa_addr->sa_family;
+    if (family != AF_INET && family != AF_INET6) continue;
+    if (NumericOf(entry->ifa_addr) == address) return entry->ifa_name;
+  }
+  return "";
+}
+
+std::map<std::string, std::string> ReadWorkerVersions(const std::string& worker_path) {
+  std::map<std::string, std::string> versions;
+  std::ifstream file(worker_path + ".versions");
+  std::string line;
+  while (versions.size() < kVersionsMax && std::getline(file, line)) {
+    const size_t equals = line.find('=');
+    if (equals == std::string::npos || equals == 0 || line.size() > kVersionBytesMax) continue;
+    versions[line.substr(0, equals)] = line.substr(equals + 1);
+  }
+  return versions;
+}
+
+}  // namespace ddprun::agent
