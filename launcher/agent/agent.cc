@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include <chrono>
+#include <cmath>
 #include <condition_variable>
 #include <deque>
 #include <mutex>
@@ -29,6 +30,12 @@ std::string RandomHex() {
   return absl::StrCat(absl::Hex(random(), absl::kZeroPad8), absl::Hex(random(), absl::kZeroPad8));
 }
 
+std::string DurationText(double seconds) {
+  constexpr double kMinute = 60;
+  const bool minutes = seconds >= 2 * kMinute && std::fmod(seconds, kMinute) == 0;
+  return minutes ? absl::StrCat(seconds / kMinute, " min") : absl::StrCat(seconds, " s");
+}
+
 }  // namespace
 
 class Agent::Impl {
@@ -37,9 +44,14 @@ class Agent::Impl {
     state_.identity = options_.identity;
     state_.identity.boot_id = BootId();
     state_.identity.incarnation = RandomHex();
-    generation_ = std::make_unique<NodeGeneration>(
-        NodeGeneration::Options{options_.identity.node, options_.keeper_path, options_.worker_path,
-                                options_.console, &clock_, [this] { Wake(); }, options_.machine});
+    state_.identity.interface = InterfaceOf(options_.identity.address);
+    state_.identity.versions = ReadWorkerVersions(options_.worker_path);
+    state_.join_timeout_seconds = options_.join_timeout_seconds;
+    generation_ = std::make_unique<NodeGeneration>(NodeGeneration::Options{
+        options_.identity.node, options_.keeper_path, options_.worker_path, options_.console,
+        &clock_, [this] { Wake(); }, options_.machine,
+        NodeOwn{options_.identity.address, state_.identity.interface, options_.several_nodes,
+                options_.environment, options_.gpus}});
   }
 
   absl::Status Start() {
@@ -48,33 +60,29 @@ class Agent::Impl {
     // Orphans of a killed keeper come to us and not to init, so that they can be found and ended.
     if (prctl(PR_SET_CHILD_SUBREAPER, 1) != 0)
       return absl::ErrnoToStatus(errno, "PR_SET_CHILD_SUBREAPER");
+    if (options_.several_nodes) {
+      absl::Status held = generation_->HoldPort();
+      if (!held.ok()) return held;
+    }
     Connect();
     loop_ = std::thread([this] { Loop(); });
     return absl::OkStatus();
   }
 
   ~Impl() {
-    Leave("the agent ends");
+    Leave("the agent ends", /*planned=*/false);
     if (loop_.joinable()) loop_.join();
     stream_.reset();
     if (wake_fd_ >= 0) close(wake_fd_);
   }
 
-  int WaitForEnd(std::string* reason) {
+  AgentEnd WaitForEnd() {
     std::unique_lock lock(end_mutex_);
     end_changed_.wait(lock, [this] { return ended_; });
-    if (reason != nullptr) *reason = end_.reason;
-    return end_.exit_code;
+    return end_;
   }
 
-  void Leave(const std::string& reason) {
-    {
-      std::lock_guard lock(inbox_mutex_);
-      leave_reason_ = reason;
-      leaving_ = true;
-    }
-    Wake();
-  }
+  void Leave(const std::string& reason, bool planned) { Post(LeaveAsked{reason, !planned}); }
 
  private:
   // ---- threads → loop
@@ -92,21 +100,24 @@ class Agent::Impl {
     Wake();
   }
 
+  // What a stream says that was replaced since carries its old number, and is dropped by the core.
   void Connect() {
     stream_.reset();
+    const uint64_t number = ++streams_made_;
     stream_ = std::make_unique<CoordinatorStream>(
         options_.channel, options_.over_network,
-        [this](v1::CoordinatorMessage message) {
-          Post(CoordinatorSaid{std::move(message), 0, 0});
-        },
-        [this](std::string reason) { Post(Disconnected{std::move(reason)}); });
-    Handle(Connected{});
+        [this, number](v1::CoordinatorMessage message) { Post(Dated(std::move(message), number)); },
+        [this, number](std::string reason) {
+          Post(Disconnected{std::move(reason), number});
+        });
+    state_.identity.master_port = generation_->held_port();
+    Handle(Connected{number});
   }
 
   // The answer to a heartbeat gives the coordinator's clock in the middle of the round trip (as NTP
   // does), give or take half of it.
-  static CoordinatorSaid Dated(v1::CoordinatorMessage message) {
-    CoordinatorSaid said{std::move(message), 0, 0};
+  static CoordinatorSaid Dated(v1::CoordinatorMessage message, uint64_t stream) {
+    CoordinatorSaid said{std::move(message), 0, 0, stream};
     if (!said.message.has_heartbeat_answer()) return said;
     const auto& answer = said.message.heartbeat_answer();
     const int64_t sent = answer.heartbeat_sent_ns();
@@ -122,14 +133,11 @@ class Agent::Impl {
     while (!state_.ended) {
       Wait();
       std::deque<Event> events;
-      bool leave = false;
       {
         std::lock_guard lock(inbox_mutex_);
         events.swap(inbox_);
-        leave = leaving_;
       }
       for (const Event& event : events) Handle(event);
-      if (leave && !state_.ended) return GiveUp();
       generation_->Pump(clock_.NowNs());
       HandleGeneration();
       const int64_t now = clock_.NowNs();
@@ -172,7 +180,8 @@ class Agent::Impl {
   void SayThatNobodyAnswers(const std::string& reason) {
     if (told_that_nobody_answers_ || state_.link_number != 0) return;
     told_that_nobody_answers_ = true;
-    options_.console->Say(absl::StrCat("ddprun: ", reason, "; trying again for 10 min"));
+    options_.console->Say(absl::StrCat("ddprun: ", reason, "; trying again for ",
+                                       DurationText(options_.join_timeout_seconds)));
   }
 
   void Handle(const Event& event) {
@@ -204,34 +213,20 @@ class Agent::Impl {
   void Do(End& e) {
     stream_->FinishWriting();
     std::lock_guard lock(end_mutex_);
-    end_ = e;
+    end_ = {e.exit_code, e.reason, e.left};
     ended_ = true;
     end_changed_.notify_all();
-  }
-
-  // Leaves without further talk: the destructor of the keeper's socket makes it kill everything.
-  void GiveUp() {
-    if (stream_) {
-      v1::AgentMessage message;
-      message.mutable_leaving()->set_reason(leave_reason_);
-      stream_->Send(std::move(message));
-    }
-    generation_->Abandon();
-    End end{1, leave_reason_};
-    Do(end);
-    state_.ended = true;
   }
 
   AgentOptions options_;
   int wake_fd_ = -1;
   std::mutex inbox_mutex_;
   std::deque<Event> inbox_;
-  bool leaving_ = false;
-  std::string leave_reason_;
 
   // Owned by the loop thread (and by Start before it runs).
   State state_;
   std::unique_ptr<CoordinatorStream> stream_;
+  uint64_t streams_made_ = 0;
   int64_t reconnect_ns_ = 0;
   bool told_that_nobody_answers_ = false;
   LeaseClock clock_;  // of everything that Step is told
@@ -240,7 +235,7 @@ class Agent::Impl {
   std::mutex end_mutex_;
   std::condition_variable end_changed_;
   bool ended_ = false;
-  End end_;
+  AgentEnd end_;
 
   std::thread loop_;
 };
@@ -255,11 +250,16 @@ absl::StatusOr<std::unique_ptr<Agent>> Agent::Start(AgentOptions options) {
   return std::unique_ptr<Agent>(new Agent(std::move(impl)));
 }
 
-int Agent::WaitForEnd(std::string* reason) {
-  return impl_->WaitForEnd(reason);
+AgentEnd Agent::WaitForEnd() {
+  return impl_->WaitForEnd();
 }
-void Agent::Leave(const std::string& reason) {
-  impl_->Leave(reason);
+int Agent::WaitForEnd(std::string* reason) {
+  AgentEnd end = impl_->WaitForEnd();
+  if (reason != nullptr) *reason = std::move(end.reason);
+  return end.exit_code;
+}
+void Agent::Leave(const std::string& reason, bool planned) {
+  impl_->Leave(reason, planned);
 }
 
 std::string DefaultNodeName() {

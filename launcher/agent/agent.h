@@ -12,6 +12,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "launcher/agent/core.h"
@@ -22,8 +23,9 @@
 namespace ddprun::agent {
 
 struct AgentOptions {
-  Identity identity;  // node, slots, job_id, address, node_rank_wanted, version; boot_id and
-                      // incarnation are filled in
+  // node, slots, job_id, address, node_rank_wanted, version; the rest is filled in: boot_id,
+  // incarnation, card, versions of the trainer's libraries, port
+  Identity identity;
   std::shared_ptr<grpc::Channel> channel;
   bool over_network = false;  // the channel is no in-process one
   // HOST:PORT behind the channel: to find out why a connection fails; "" in-process.
@@ -37,10 +39,18 @@ struct AgentOptions {
   std::optional<std::map<std::string, std::string>> environment;
   // The workers may be on several nodes: a port is held for MASTER_PORT from the start.
   bool several_nodes = false;
-  std::string keeper_path;     // ddprun-keeper
-  std::string worker_path;     // ddp-worker, for jobs of the built-in trainer
-  Console* console = nullptr;  // outlives the agent
-  placement::Machine machine;  // what the workers share
+  std::vector<std::string> gpus;  // this node's own choice, as JobSpec.gpus; empty: the job's
+  std::string keeper_path;        // ddprun-keeper
+  std::string worker_path;        // ddp-worker, for jobs of the built-in trainer
+  Console* console = nullptr;     // outlives the agent
+  placement::Machine machine;     // what the workers share
+};
+
+struct AgentEnd {
+  // The job's where it is over; 2: refused, 3: no coordinator came in time, 1: it was lost.
+  int exit_code = 0;
+  std::string reason;  // one line
+  bool left = false;   // as it was asked to (Leave), and not with the job's end
 };
 
 class Agent {
@@ -49,11 +59,14 @@ class Agent {
   // Ends the workers (KILL) if any live, and waits for the loop.
   ~Agent();
 
-  // Blocks until the agent has nothing more to do. 0: the job ended in order; 1: refused, or
-  // coordinator lost. *reason (may be null) says why in one line.
+  // Blocks until the agent has nothing more to do.
+  AgentEnd WaitForEnd();
+  // The same; *reason may be null.
   int WaitForEnd(std::string* reason);
-  // Leaves at once: workers are killed. May be called from a signal-handling thread.
-  void Leave(const std::string& reason);
+  // Leaves the job, which goes on without this node. `planned`: the coordinator makes a checkpoint
+  // first, stops the workers and releases this node; else, and at a second call, they are killed at
+  // once. The end of the job goes before. Returns at once; WaitForEnd waits.
+  void Leave(const std::string& reason, bool planned = false);
 
  private:
   class Impl;
