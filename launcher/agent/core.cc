@@ -12,6 +12,7 @@ namespace {
 
 constexpr int64_t kReconnectNs = kSecondNs / 4;  // between two tries; shorter than any lease
 constexpr int64_t kGiveUpNs = 60 * kSecondNs;    // L19: an agent without its coordinator ends
+constexpr int64_t kGiveUpLateNs = 5 * kSecondNs;  // … the least that it tries
 constexpr int64_t kRetryNs = kSecondNs / 2;      // between two tries where a refusal may pass
 constexpr size_t kHeartbeatsKept = 64;           // unanswered ones; older than any lease in use
 
@@ -77,6 +78,7 @@ void HandleWelcome(Turn& turn, const v1::Welcome& welcome, uint64_t ack) {
   }
   s.attached = true;
   s.give_up_ns = s.retry_ns = 0;
+  s.last_heard_ns = turn.now_ns;
   s.job_id = welcome.job_id();
   s.leader_token = welcome.leader_token();
   s.link_number = welcome.link();
@@ -117,6 +119,7 @@ void HandleAnswer(Turn& turn, const CoordinatorSaid& said) {
   auto sent = s.heartbeats_sent_ns.find(answer.sequence());
   if (sent == s.heartbeats_sent_ns.end()) return;
   const int64_t until = sent->second + static_cast<int64_t>(s.lease_seconds * kSecondNs);
+  s.last_heard_ns = std::max(s.last_heard_ns, sent->second);
   s.heartbeats_sent_ns.erase(s.heartbeats_sent_ns.begin(), std::next(sent));
   s.clock_offset_ns = said.clock_offset_ns;
   s.clock_uncertainty_ns = said.clock_uncertainty_ns;
@@ -165,7 +168,10 @@ void AwaitCoordinator(Turn& turn) {
   State& s = turn.state;
   if (s.give_up_ns != 0) return;
   const auto join_ns = static_cast<int64_t>(s.join_timeout_seconds * kSecondNs);
-  s.give_up_ns = turn.now_ns + (s.link_number == 0 ? join_ns : kGiveUpNs);
+  // A node that was stopped for long has used up its time: the job has gone on, or is over.
+  s.give_up_ns = s.link_number == 0
+                     ? turn.now_ns + join_ns
+                     : std::max(s.last_heard_ns + kGiveUpNs, turn.now_ns + kGiveUpLateNs);
 }
 
 // A refusal for good ends the agent. One that may pass (a predecessor of this name is still within

@@ -71,6 +71,7 @@ struct State {
   Leave leave = Leave::kStays;
   std::string leave_reason;
   int64_t leave_deadline_ns = 0;  // a planned leave that takes longer is one at once; 0: none
+  int64_t last_heard_ns = 0;      // when the coordinator last was there for sure; 0: never
   int64_t give_up_ns = 0;         // detached: when to stop trying; 0 while attached
   int64_t retry_ns = 0;           // refused for now: when to try again; 0: not
   uint64_t stream = 0;            // the present one

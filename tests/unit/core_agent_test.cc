@@ -120,6 +120,17 @@ TEST_F(CoreAgent, KillsItsWorkersWhenTheLeaseIsOver) {
   EXPECT_EQ(Only<OrderKeeper>().order.mode(), v1::StopWorkers::KILL);
 }
 
+// It was stopped (SIGSTOP, a suspended machine) while the job went on, and ended, without it.
+TEST_F(CoreAgent, OneThatWasStoppedForLongDoesNotLookForItsCoordinatorForAnotherMinute) {
+  Attach();
+  now_ns_ += 300 * kSecondNs;
+  Do(Disconnected{"broken"});
+  EXPECT_EQ(NextDeadlineNs(state_), now_ns_ + 5 * kSecondNs);
+  now_ns_ += 5 * kSecondNs;
+  Do(TimePassed{});
+  EXPECT_EQ(Only<End>().exit_code, 1);
+}
+
 // Simulator seed 49: an order that overtook Welcome was carried out without a lease.
 TEST_F(CoreAgent, DoesNothingBeforeItsWelcome) {
   Do(Connected{});
