@@ -206,6 +206,7 @@ absl::StatusOr<Options> ParseCommandLine(const std::vector<std::string>& argumen
   // What is given replaces what the environment says.
   absl::Status status = ApplyTorchrunVariables(environment, command, split->options, &options);
   if (status.ok()) status = ApplyOptions(split->options, &options);
+  if (status.ok() && command == kForRun) status = ApplySlurm(environment, &options);
   if (status.ok()) status = CheckCombination(options);
   if (!status.ok()) return status;
   return options;

@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "launcher/cli/slurm.h"
 
 namespace ddprun::cli {
 
@@ -147,6 +148,9 @@ struct Options {
   std::optional<std::string> ssh_command;
   bool tether = false;  // agent that ends with its standard input; its first line is the secret
   bool requeue = false;
+  // The nodes of this step of Slurm meet through the run folder.
+  std::optional<SlurmStep> slurm;
+  std::string slurm_job;  // as `scontrol requeue` takes it; "": not under Slurm
   std::string tls_certificate;  // paths of PEM files
   std::string tls_key;
   std::string tls_ca;
