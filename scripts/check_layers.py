@@ -22,7 +22,7 @@ LAYERS = {
     "launcher/logs": ["common"],
     # The composition root: the command line makes the coordinator's server and the agent, and knows no more of them.
     "launcher/cli": ["common", "ddprun/v1", "launcher/console", "launcher/logs", "launcher/net", "launcher/placement", "launcher/coordinator/server.h", "launcher/agent/agent.h",
-                     "launcher/agent/worker_environment.h"],
+                     "launcher/agent/worker_environment.h", "launcher/agent/tool.h"],
     "launcher/sim": ["common", "ddprun/v1", "launcher/coordinator", "launcher/agent", "launcher/store"],
     "worker/client": ["common"],
     "worker/comm": ["common"],

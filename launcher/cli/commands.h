@@ -14,8 +14,8 @@ int RunJob(const Options& options, const Surroundings& here);
 
 int RunAgent(const Options& options, const Surroundings& here);
 
-// `doctor`: looks at this machine and its peers.
-int RunDoctor(const Options& options, const Surroundings& here);
+// `doctor`: looks at this machine and, by ssh, at its peers. Ends the process itself.
+int RunDoctor(const Options& options);
 
 // `logs`: shows what workers have printed; touches nothing. Signals have their usual effect.
 int RunLogs(const LogsOptions& options);

@@ -83,11 +83,11 @@ OptionRowList NodeRows() {
        [](OptionText v, Options* o) {
          return StoreOption(ParseSeconds(v), &o->join_timeout_seconds);
        }},
-      {"--advertise-addr", "ADDR", kAllCommands, kGroupNodes,
+      {"--advertise-addr", "ADDR", kAllCommands | kForDoctor, kGroupNodes,
        "Address at which the other nodes reach this one. Default: that of the route to the "
        "coordinator",
        [](OptionText v, Options* o) { return StoreOption(ParseHost(v), &o->advertise_address); }},
-      {"--iface", "NAME", kAllCommands, kGroupNodes,
+      {"--iface", "NAME", kAllCommands | kForDoctor, kGroupNodes,
        "Network card whose address the other nodes use",
        [](OptionText v, Options* o) { return SetInterface(v, o); }},
   };
@@ -129,12 +129,13 @@ OptionRowList ClusterRows() {
 
 OptionRowList SecurityRows() {
   return {
-      {"--tls-cert", "FILE", kAllCommands, kGroupSecurity,
+      {"--tls-cert", "FILE", kAllCommands | kForDoctor, kGroupSecurity,
        "Certificate of this node (PEM); what nodes say to each other is encrypted",
        [](OptionText v, Options* o) { return KeepText(v, &o->tls_certificate); }},
-      {"--tls-key", "FILE", kAllCommands, kGroupSecurity, "Private key of --tls-cert (PEM)",
+      {"--tls-key", "FILE", kAllCommands | kForDoctor, kGroupSecurity,
+       "Private key of --tls-cert (PEM)",
        [](OptionText v, Options* o) { return KeepText(v, &o->tls_key); }},
-      {"--tls-ca", "FILE", kAllCommands, kGroupSecurity,
+      {"--tls-ca", "FILE", kAllCommands | kForDoctor, kGroupSecurity,
        "Certificates that the other side's must be signed by (PEM)",
        [](OptionText v, Options* o) { return KeepText(v, &o->tls_ca); }},
   };
@@ -148,6 +149,12 @@ OptionRowList DoctorRows() {
       {"--json", "", kForDoctor, kGroupDoctor, "Prints JSON, one object",
        [](OptionText, Options* o) {
          o->doctor.json = true;
+         return absl::OkStatus();
+       }},
+      // What --peers starts on the other hosts.
+      {"--answer", "", kForDoctor, "", "Answers questions on standard input",
+       [](OptionText, Options* o) {
+         o->doctor.answer = true;
          return absl::OkStatus();
        }},
   };

@@ -75,6 +75,7 @@ struct LogsOptions {
 struct DoctorOptions {
   std::vector<std::string> peers;
   bool json = false;
+  bool answer = false;  // the far side of --peers
 };
 
 struct Options {
