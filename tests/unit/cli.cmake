@@ -12,9 +12,10 @@ if(TARGET ddprun_cli)
               LIBS ddprun_cli)
   ddprun_test(NAME cli_signals_test LABEL process SOURCES unit/cli_signals_test.cc unit/cli_folder.cc
               unit/cli_process.cc LIBS ddprun_cli)
+  ddprun_test(NAME cli_slurm_test LABEL unit SOURCES unit/cli_slurm_test.cc unit/cli_folder.cc LIBS ddprun_cli)
   ddprun_test(NAME cli_retention_test LABEL unit SOURCES unit/cli_retention_test.cc unit/cli_folder.cc LIBS ddprun_cli)
   ddprun_test(NAME preload_choice_test LABEL unit SOURCES unit/preload_choice_test.cc LIBS ddprun_cli ddprun_agent)
-  foreach(test preload_choice_test cli_options_test cli_supervision_options_test cli_torchrun_test worker_environment_test cli_view_test
+  foreach(test cli_slurm_test preload_choice_test cli_options_test cli_supervision_options_test cli_torchrun_test worker_environment_test cli_view_test
           cli_preflight_test cli_binary_test cli_signals_test cli_retention_test)
     target_link_options(${test} PRIVATE -no-pie)
   endforeach()
