@@ -26,7 +26,8 @@ absl::Status CheckAgent(const Options& o) {
 
 absl::Status CheckNodes(const Options& o) {
   if (o.command != Command::kRun) return absl::OkStatus();
-  if (o.nodes_max.value_or(1) > 1) {
+  const bool meets = o.slurm || !o.coordinator.empty();
+  if (o.nodes_max.value_or(1) > 1 && !meets) {
     const uint32_t min = o.nodes_min.value_or(1);
     const std::string nodes =
         min == *o.nodes_max ? absl::StrCat(min) : absl::StrCat(min, ":", *o.nodes_max);
@@ -36,7 +37,7 @@ absl::Status CheckNodes(const Options& o) {
         "  ddprun coordinator --listen ", place, " --nnodes ", nodes, " …\n",
         "on one of them, and on each\n", "  ddprun agent --coordinator ", place, " --nproc N"));
   }
-  if (o.node_rank.value_or(0) != 0) {
+  if (o.node_rank.value_or(0) != 0 && !meets) {
     return absl::InvalidArgumentError(
         absl::StrCat("--node-rank ", *o.node_rank,
                      ": `ddprun run` has one node, of rank 0; for several see --nnodes"));

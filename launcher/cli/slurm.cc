@@ -45,7 +45,8 @@ absl::Status AppendRanges(absl::string_view ranges, std::vector<std::string>* nu
         range.find('-') == absl::string_view::npos ? ends.first : ends.second;
     uint32_t low = 0;
     uint32_t high = 0;
-    const bool digits = range.find_first_not_of("0123456789-") == absl::string_view::npos;
+    const bool digits = range.find_first_not_of("0123456789-") == absl::string_view::npos &&
+                        std::count(range.begin(), range.end(), '-') <= 1;
     if (!digits || !absl::SimpleAtoi(ends.first, &low) || !absl::SimpleAtoi(last, &high) ||
         high < low || high - low >= kSlurmNodesMax) {
       return absl::InvalidArgumentError(absl::StrCat("[", ranges, "] is no list of numbers"));
