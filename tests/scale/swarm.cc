@@ -40,7 +40,7 @@ void SwarmAgent::Attach() {
   std::lock_guard lock(mutex_);
   stub_->async()->Attach(&context_, this);
   context_.set_wait_for_ready(true);  // as agents do, which try again
-  AddHold();  // heartbeats are written from outside of the callbacks
+  AddHold();                          // heartbeats are written from outside of the callbacks
   hello_.set_nonce(net::MakeNonce());
   hello_.set_time_ns(NowNs(CLOCK_REALTIME));
   v1::AgentMessage message;
