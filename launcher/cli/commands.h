@@ -8,6 +8,7 @@ namespace ddprun::cli {
 
 inline constexpr int kExitBadUsage = 2;
 inline constexpr int kExitInternal = 1;
+inline constexpr int kExitNodesMissing = 3;
 
 // `run`: coordinator and agent in this process. `coordinator`: without the agent, on a port.
 int RunJob(const Options& options, const Surroundings& here);

@@ -249,6 +249,14 @@ void Console::WorkerOutput(const std::string& prefix, std::string_view bytes,
   if (idle && !sink.queue_empty()) shared.Wake();
 }
 
+void Console::WorkerLine(std::string_view line) {
+  Shared& shared = *impl_->shared;
+  std::lock_guard lock(shared.mutex);
+  const bool idle = shared.output().queue_empty();
+  shared.output().AppendLine(line);
+  if (idle) shared.Wake();
+}
+
 void Console::EndOf(const std::string& prefix) {
   Shared& shared = *impl_->shared;
   std::lock_guard lock(shared.mutex);

@@ -37,6 +37,8 @@ class Console {
   // or for EndOf. `dropped_before`: bytes left out by others before these.
   void WorkerOutput(const std::string& prefix, std::string_view bytes, size_t dropped_before);
   void EndOf(const std::string& prefix);
+  // A line of workers' output that another node's console has made: it has its prefix.
+  void WorkerLine(std::string_view line);
   // One line of ddprun's own, on standard error.
   void Say(const std::string& line);
   // The updating line; only shown on a terminal. "" takes it away.

@@ -24,7 +24,12 @@ Sink::Sink(int fd, size_t limit) : fd_(fd), limit_(limit), terminal_(isatty(fd) 
 }
 
 void Sink::AppendOutput(std::string_view prefix, std::string_view line) {
-  const size_t bytes = prefix.size() + line.size() + 4;
+  AppendParts("[", prefix, "] ", line);
+}
+
+void Sink::AppendParts(std::string_view before, std::string_view prefix, std::string_view after,
+                       std::string_view line) {
+  const size_t bytes = before.size() + prefix.size() + after.size() + line.size() + 1;
   if (dropping_ && waiting() <= limit_ / 2) dropping_ = false;
   if (dropping_ || waiting() + bytes > limit_) {
     dropping_ = true;
@@ -32,7 +37,7 @@ void Sink::AppendOutput(std::string_view prefix, std::string_view line) {
     return;
   }
   ReportDrops();
-  queue_.append("[").append(prefix).append("] ").append(line).append("\n");
+  queue_.append(before).append(prefix).append(after).append(line).append("\n");
   appended_ += bytes;
 }
 

@@ -26,6 +26,8 @@ class Sink {
   uint64_t done() const { return appended_ - waiting(); }
 
   void AppendOutput(std::string_view prefix, std::string_view line);
+  // One that has its prefix already.
+  void AppendLine(std::string_view line) { AppendParts("", "", "", line); }
   void AppendOwn(std::string_view text);
   // Bytes that somebody else has dropped before they came here.
   void CountDropped(size_t bytes) {
@@ -48,6 +50,9 @@ class Sink {
   void WriteSome();
 
  private:
+  void AppendParts(std::string_view before, std::string_view prefix, std::string_view after,
+                   std::string_view line);
+
   const int fd_;
   const size_t limit_;
   bool terminal_ = false;
