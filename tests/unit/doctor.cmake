@@ -1,0 +1,7 @@
+if(TARGET ddprun_doctor)
+  ddprun_test(NAME doctor_test LABEL unit SOURCES unit/doctor_test.cc unit/cli_folder.cc LIBS ddprun_doctor ddprun_config)
+  ddprun_test(NAME doctor_peers_test LABEL unit SOURCES unit/doctor_peers_test.cc LIBS ddprun_doctor)
+  foreach(test doctor_test doctor_peers_test)
+    target_link_options(${test} PRIVATE -no-pie)
+  endforeach()
+endif()
