@@ -4,7 +4,6 @@ Single-threaded: one loop reads the job's events and carries out what is due. Ti
 """
 
 import errno
-import glob
 import heapq
 import itertools
 import os
@@ -25,9 +24,12 @@ GRACE_SECONDS = 5
 LEASE_SECONDS = 1
 MEMBER_SECONDS_MAX = 4     # from the end of the job until members that know of it have ended
 LEAVE_SECONDS_MAX = 40
-FAKETIME = "/usr/lib/*/faketime/libfaketimeMT.so.1"
 WORKERS = {"builtin": "ddp-worker", "fake": "fault_worker"}
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
+
+
+def built_for_tests(name):
+    return str(pathlib.Path(os.environ.get("DDPRUN_BIN", ROOT / "build" / "bin")).parent / "tests" / name)
 
 
 class Run:
@@ -44,8 +46,6 @@ class Run:
         self.restarted = False
         self.trace = lab.folder / "trace"
         self.trace.mkdir()
-        faketime = glob.glob(FAKETIME)
-        self.faketime = faketime[0] if faketime else None
         self.job = self.new_job()
 
     def new_job(self, extra=()):
@@ -56,8 +56,7 @@ class Run:
                                           "checkpoint.every_steps=15", "log.every_steps=1000") for part in ("--set", pair)]
             job = [str(ROOT / "examples" / "fashion_mnist.cfg")]
         else:
-            worker = pathlib.Path(os.environ.get("DDPRUN_BIN", ROOT / "build" / "bin")).parent / "tests" / "fault_worker"
-            job = ["--", str(worker), str(self.steps), str(STEP_MICROSECONDS), str(self.trace)]
+            job = ["--", built_for_tests("fault_worker"), str(self.steps), str(STEP_MICROSECONDS), str(self.trace)]
         return NodesJob(self.lab, job, schedule.nnodes, schedule.way, options=options, lease=LEASE_SECONDS,
                         env={"OMP_NUM_THREADS": "1"})
 
@@ -65,8 +64,8 @@ class Run:
     def join(self, name):
         env = {}
         offset = self.schedule.clock_seconds.get(name)
-        if offset and self.faketime:
-            env = {"LD_PRELOAD": self.faketime, "FAKETIME": f"{offset:+.0f}s", "DONT_FAKE_MONOTONIC": "1"}
+        if offset:
+            env = {"LD_PRELOAD": built_for_tests("libwrong_clock.so"), "WRONG_CLOCK_SECONDS": f"{offset:.0f}"}
         return self.job.join(name, env=env)
 
     def start_all(self):

@@ -1,8 +1,10 @@
-// Worker of the fault runner: fits y = 3x + 2 like examples/c_trainer, and leaves a trace of when it ran.
+// Worker of the fault runner: fits y = 3x + 2 like examples/c_trainer, and leaves a trace of when
+// it ran.
 //   fault_worker STEPS MICROSECONDS_PER_STEP TRACE_FOLDER
 // Each step appends a monotonic time (8 bytes, nanoseconds; one clock for all nodes of a lab) to
-// TRACE_FOLDER/g<generation>-r<rank>-<node>-<pid>, so that generations that overlap are seen whatever the coordinator
-// thinks. All ranks hold the same state, so a rank that is new in a grown world takes that of rank 0.
+// TRACE_FOLDER/g<generation>-r<rank>-<node>-<pid>, so that generations that overlap are seen
+// whatever the coordinator thinks. All ranks hold the same state, so a rank that is new in a grown
+// world takes that of rank 0.
 #define _DEFAULT_SOURCE
 #include <ddprun.h>
 #include <fcntl.h>
@@ -34,7 +36,8 @@ static int open_trace(const ddprun_handle* d, const char* folder) {
   char path[4200], node[65] = "";
   gethostname(node, sizeof node - 1);
   const char* generation = getenv("DDPRUN_GENERATION");
-  snprintf(path, sizeof path, "%s/g%s-r%d-%s-%d", folder, generation, ddprun_rank(d), node, (int)getpid());
+  snprintf(path, sizeof path, "%s/g%s-r%d-%s-%d", folder, generation, ddprun_rank(d), node,
+           (int)getpid());
   return open(path, O_WRONLY | O_CREAT | O_APPEND, 0644);
 }
 
@@ -62,7 +65,8 @@ int main(int argc, char** argv) {
   if (argc != 4) return 2;
   int64_t total = atoll(argv[1]);
   ddprun_handle* d;
-  if (ddprun_init(&d) != 0 || (ddprun_resume_from(d) && !load_file(d, ddprun_rank(d)) && !load_file(d, 0))) {
+  if (ddprun_init(&d) != 0 ||
+      (ddprun_resume_from(d) && !load_file(d, ddprun_rank(d)) && !load_file(d, 0))) {
     fprintf(stderr, "fault_worker cannot start: %s\n", d ? "bad checkpoint" : ddprun_error(d));
     return 1;
   }
