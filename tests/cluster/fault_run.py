@@ -50,7 +50,7 @@ class Run:
 
     def new_job(self, extra=()):
         schedule = self.schedule
-        options = ["--max-restarts", "30", "--grace", str(GRACE_SECONDS), "--join-timeout", "60", *schedule.options, *extra]
+        options = ["--max-restarts", "30", "--node-strikes", "0", "--grace", str(GRACE_SECONDS), "--join-timeout", "60", *schedule.options, *extra]
         if schedule.trainer == "builtin":
             options += [part for pair in (f"train.steps={self.steps}", "train.evaluate=false", "data.batch_size=8", "data.workers=1",
                                           "checkpoint.every_steps=15", "log.every_steps=1000") for part in ("--set", pair)]
