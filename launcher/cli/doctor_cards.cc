@@ -4,6 +4,9 @@
 #include <ifaddrs.h>
 #include <net/if.h>
 #include <netinet/in.h>
+#include <sys/ioctl.h>
+#include <sys/socket.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <array>
@@ -35,6 +38,17 @@ void AddAddress(const sockaddr* address, Card* card) {
   }
 }
 
+// Of the kernel itself: /sys may show another network's cards (a network namespace without a /sys
+// of its own).
+long long MtuOf(const std::string& name) {
+  ifreq request = {};
+  name.copy(request.ifr_name, IFNAMSIZ - 1);
+  const int fd = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+  const bool told = fd >= 0 && ioctl(fd, SIOCGIFMTU, &request) == 0;
+  if (fd >= 0) close(fd);
+  return told ? request.ifr_mtu : 0;
+}
+
 std::vector<Card> ListCards(const World& world) {
   std::vector<Card> cards;
   ifaddrs* list = nullptr;
@@ -51,7 +65,7 @@ std::vector<Card> ListCards(const World& world) {
       const std::string folder = absl::StrCat("/sys/class/net/", fresh.name);
       fresh.speed_mbit =
           std::max(0LL, LeadingNumber(ReadWorldFile(world, folder + "/speed")).value_or(0));
-      fresh.mtu = LeadingNumber(ReadWorldFile(world, folder + "/mtu")).value_or(0);
+      fresh.mtu = MtuOf(fresh.name);
       card = cards.insert(cards.end(), std::move(fresh));
     }
     if (entry->ifa_addr != nullptr) AddAddress(entry->ifa_addr, &*card);

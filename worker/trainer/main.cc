@@ -1,13 +1,16 @@
 // ddp-worker: the built-in trainer, one process a rank. Started by ddprun; by hand (`ddp-worker
-// train.cfg`) it trains as rank 0 of 1. Exit code 0 when the work is done, 1 after an error that
-// was reported.
+// train.cfg`) it trains as rank 0 of 1; `ddp-worker --version` shows LibTorch's version, and thus
+// that all libraries are found. Exit code 0 when the work is done, 1 after an error that was
+// reported.
 #include <malloc.h>
 #include <torch/torch.h>
+#include <torch/version.h>
 
 #include <cstdio>
 #include <cstdlib>
 #include <exception>
 #include <string>
+#include <string_view>
 
 #include "absl/strings/str_cat.h"
 #include "worker/trainer/session.h"
@@ -80,6 +83,10 @@ absl::Status TrainCatchingAll(ddprun_handle* client, const char* config_path) {
 int Main(int argc, char** argv) {
   // Standard output is a pipe here; a line must be seen when it is written.
   setvbuf(stdout, nullptr, _IOLBF, 0);
+  if (argc == 2 && std::string_view(argv[1]) == "--version") {
+    puts(TORCH_VERSION);
+    return 0;
+  }
   ddprun_handle* client = nullptr;
   if (ddprun_init(&client) != 0) {
     fprintf(stderr, "ddp-worker: %s\n", ddprun_error(nullptr));
