@@ -85,17 +85,19 @@ need_wheels() {
   ) 9>"$ROOT/.deps/lock"
 }
 
-# need_peer NAME PACKAGE: a virtual environment .deps/NAME of its own for another project's package, which sees the wheels of
+# need_peer NAME PACKAGE…: a virtual environment .deps/NAME of its own for packages of others, which sees the wheels of
 # .deps/venv but cannot change them.
 need_peer() {
-  local name="$1" package="$2" folder="$ROOT/.deps/$1"
+  local name="$1" folder="$ROOT/.deps/$1"
+  shift
+  local package="$*"
   if [[ -f "$folder/ddprun-package" && "$(cat "$folder/ddprun-package")" == "$package" ]]; then return; fi
   say "installing $package in $folder"
   mkdir -p "$ROOT/.deps"
   rm -rf "$folder"
   python3 -m venv "$folder"
-  (cd "$VENV"/lib/python3*/site-packages && pwd) >"$(echo "$folder"/lib/python3*/site-packages)/ddprun.pth"
-  "$folder/bin/python" -m pip install --quiet --disable-pip-version-check "$package"
+  if [[ -d "$VENV" ]]; then (cd "$VENV"/lib/python3*/site-packages && pwd) >"$(echo "$folder"/lib/python3*/site-packages)/ddprun.pth"; fi
+  "$folder/bin/python" -m pip install --quiet --disable-pip-version-check "$@"
   printf '%s\n' "$package" >"$folder/ddprun-package"
 }
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Every check that is no test: format, layers, rows of docs/compatibility.md, shell scripts, paths, clang-tidy. All run; the exit code is 1 when one fails.
+# Every check that is no test: format, layers, rows of docs/compatibility.md, shell scripts, manifests for Kubernetes, paths, clang-tidy. All run; the exit code is 1 when one fails.
 #   scripts/lint.sh [--no-tidy]
 set -euo pipefail
 # shellcheck source=scripts/lib.sh
@@ -25,6 +25,11 @@ format() {
   fi
 }
 shell() { git ls-files -z '*.sh' .ci/run | xargs -0 -r shellcheck -x; }
+# packaging/kubernetes against the schemas that Kubernetes, JobSet and Kubeflow publish.
+manifests() {
+  need_peer manifests "kubernetes-validate==$(pin KUBERNETES_VALIDATE_VERSION)" "kubeflow-trainer-api==$(pin KUBEFLOW_TRAINER_API_VERSION)"
+  "$ROOT/.deps/manifests/bin/python" scripts/check_manifests.py
+}
 # Paths of the machine that somebody worked on mean nothing to a reader.
 paths() { ! git grep -nIE '(^|[^A-Za-z0-9_.$}*-])/(work|home|Users)/' -- .; }
 
@@ -32,6 +37,7 @@ check format format
 check layers python3 scripts/check_layers.py
 check rows python3 scripts/check_rows.py
 check shell shell
+check manifests manifests
 check paths paths
 if [[ "${1:-}" != --no-tidy ]]; then check clang-tidy python3 scripts/tidy.py; fi
 if [[ ${#failed[@]} -gt 0 ]]; then die "lint failed: ${failed[*]}"; fi
