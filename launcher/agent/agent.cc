@@ -213,7 +213,7 @@ class Agent::Impl {
   void Do(End& e) {
     stream_->FinishWriting();
     std::lock_guard lock(end_mutex_);
-    end_ = {e.exit_code, e.reason, e.left};
+    end_ = {e.exit_code, e.reason, e.left, state_.job_over};
     ended_ = true;
     end_changed_.notify_all();
   }

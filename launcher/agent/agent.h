@@ -51,6 +51,7 @@ struct AgentEnd {
   int exit_code = 0;
   std::string reason;  // one line
   bool left = false;   // as it was asked to (Leave), and not with the job's end
+  bool job_over = false;
 };
 
 class Agent {

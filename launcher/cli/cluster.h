@@ -49,15 +49,18 @@ struct ClusterPlan {
   std::shared_ptr<void> port_lock;
 };
 
-// Whether the options speak of several nodes (--nnodes, or --resume with --coordinator).
-bool SeveralNodes(const Options& options);
-
 // The job's secret and TLS files; a secret is taken out of the surroundings' variables by
 // LookAround. INVALID_ARGUMENT names the variable, option or file.
 absl::StatusOr<net::Security> ReadSecurity(const Options& options, const Surroundings& here);
 
-// `say` shows a line while names are waited for.
+// How to wait: `say` shows a line; `pause` waits so many seconds, false when a signal ends the
+// waiting.
+struct ClusterWait {
+  std::function<void(const std::string&)> say;
+  std::function<bool(double seconds)> pause;
+};
+
 absl::StatusOr<ClusterPlan> PlanCluster(const Options& options, const Surroundings& here,
-                                        const std::function<void(const std::string&)>& say);
+                                        const ClusterWait& wait);
 
 }  // namespace ddprun::cli

@@ -3,6 +3,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "launcher/cli/app.h"
+#include "launcher/cli/meeting.h"
 #include "launcher/cli/signals.h"
 #include "launcher/cli/supervision_values.h"
 #include "launcher/cli/torchrun_values.h"
@@ -26,21 +27,37 @@ absl::Status CheckAgent(const Options& o) {
 
 absl::Status CheckNodes(const Options& o) {
   if (o.command != Command::kRun) return absl::OkStatus();
-  const bool meets = o.slurm || !o.coordinator.empty();
-  if (o.nodes_max.value_or(1) > 1 && !meets) {
-    const uint32_t min = o.nodes_min.value_or(1);
-    const std::string nodes =
-        min == *o.nodes_max ? absl::StrCat(min) : absl::StrCat(min, ":", *o.nodes_max);
-    const std::string place = o.torchrun.rdzv_endpoint.value_or("HOST:PORT");
-    return absl::InvalidArgumentError(absl::StrCat(
-        "--nnodes ", nodes, ": `ddprun run` has one node; for several, start\n",
-        "  ddprun coordinator --listen ", place, " --nnodes ", nodes, " …\n",
-        "on one of them, and on each\n", "  ddprun agent --coordinator ", place, " --nproc N"));
-  }
-  if (o.node_rank.value_or(0) != 0 && !meets) {
+  const TorchrunOptions& t = o.torchrun;
+  if (!o.coordinator.empty() && (t.rdzv_endpoint || t.master_address) && !t.standalone) {
     return absl::InvalidArgumentError(
-        absl::StrCat("--node-rank ", *o.node_rank,
-                     ": `ddprun run` has one node, of rank 0; for several see --nnodes"));
+        absl::StrCat("--coordinator ", o.coordinator, ": says where the nodes meet, and so does ",
+                     t.rdzv_endpoint ? "--rdzv-endpoint" : "--master-addr", "; give one"));
+  }
+  if (!o.coordinator.empty() && !o.nodes_max && !o.resume && !o.hosts) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--coordinator ", o.coordinator,
+                     ": how many nodes will come? give --nnodes N, or MIN:MAX, on each of them"));
+  }
+  if (t.standalone && o.nodes_max.value_or(1) > 1) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--standalone: means one node, and --nnodes says ", *o.nodes_max,
+                     "; leave one of them away"));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckAddresses(const Options& o) {
+  const auto& local = o.torchrun.local_address;
+  if (o.advertise_address && local && *o.advertise_address != *local) {
+    return absl::InvalidArgumentError(absl::StrCat("--advertise-addr ", *o.advertise_address,
+                                                   " and --local-addr ", *local,
+                                                   " say the same thing; give one"));
+  }
+  if (o.interface && (o.advertise_address || local)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--iface ", *o.interface, ": chooses an address, and ",
+                     o.advertise_address ? "--advertise-addr" : "--local-addr",
+                     " gives one; leave one of them away"));
   }
   return absl::OkStatus();
 }
@@ -136,7 +153,7 @@ absl::Status CheckSupervision(const Options& o) {
   if (o.health_check_timeout_seconds && !o.health_check) {
     return Clash("--health-check-timeout: has no effect without --health-check 'COMMAND'");
   }
-  const uint32_t strikes = o.node_strikes.value_or(o.command == Command::kRun ? 0 : 1);
+  const uint32_t strikes = o.node_strikes.value_or(SeveralNodes(o) ? 1 : 0);
   if (o.node_cooldown_seconds && strikes == 0) {
     return Clash("--node-cooldown: has no effect without --node-strikes N");
   }
@@ -158,6 +175,8 @@ absl::Status CheckSignals(const Options& o) {
 }  // namespace
 
 absl::Status CheckCombination(const Options& o) {
+  absl::Status addresses = CheckAddresses(o);
+  if (!addresses.ok()) return addresses;
   if (o.command == Command::kAgent) return CheckAgent(o);
   if (o.command == Command::kLogs || o.command == Command::kDoctor) return absl::OkStatus();
   if (!o.config_path.empty() && !o.program.empty()) {

@@ -1,6 +1,7 @@
 // The commands: each runs to its end and returns ddprun's exit code (DESIGN 4.1).
 #pragma once
 
+#include "launcher/cli/cluster.h"
 #include "launcher/cli/options.h"
 #include "launcher/cli/preflight.h"
 
@@ -10,10 +11,19 @@ inline constexpr int kExitBadUsage = 2;
 inline constexpr int kExitInternal = 1;
 inline constexpr int kExitNodesMissing = 3;
 
-// `run`: coordinator and agent in this process. `coordinator`: without the agent, on a port.
+// `run`: coordinator and agent in this process, or the agent alone where another node hosts.
+// `coordinator`: without the agent, on a port.
 int RunJob(const Options& options, const Surroundings& here);
 
 int RunAgent(const Options& options, const Surroundings& here);
+
+// This node among others, as an agent: `run` as a member, and `agent`.
+int RunMember(const Options& options, const Surroundings& here, const ClusterPlan& cluster);
+
+// PlanCluster for a command: says what it waits for, and ends on a stop signal. Where there is no
+// plan, *code is what to return; the reason has been printed.
+std::optional<ClusterPlan> PlanClusterOrExplain(const Options& options, const Surroundings& here,
+                                                int* code);
 
 // `doctor`: looks at this machine and, by ssh, at its peers. Ends the process itself.
 int RunDoctor(const Options& options);

@@ -51,7 +51,13 @@ absl::Status FillDevice(const Options& o, const Surroundings& here, const v1::Jo
 
 absl::Status FillPlaces(const Options& o, const Surroundings& here, RunPlan* plan) {
   if (o.command != Command::kRun) return absl::OkStatus();
-  auto places = placement::PlanNode(here.machine, plan->spec, plan->spec.processes_per_node());
+  uint32_t workers = plan->spec.processes_per_node();
+  if (workers == 0) {
+    const auto own = CountProcesses(o.processes.value_or(Processes{}), here, o);
+    if (!own.ok()) return own.status();
+    workers = *own;
+  }
+  auto places = placement::PlanNode(here.machine, plan->spec, workers);
   if (!places.ok()) return absl::InvalidArgumentError(places.status().message());
   plan->places = *std::move(places);
   return absl::OkStatus();

@@ -13,6 +13,7 @@
 #include "common/files.h"
 #include "launcher/agent/worker_environment.h"
 #include "launcher/cli/master_address.h"
+#include "launcher/cli/meeting.h"
 
 namespace ddprun::cli {
 namespace {
@@ -48,14 +49,35 @@ std::string TimeText(double seconds) {
   return seconds > 0 ? absl::StrCat(seconds, " s") : std::string("none");
 }
 
+// Who this node is among several; "" when it is alone.
+std::string NodeText(const ClusterPlan& cluster) {
+  if (cluster.role == Role::kAlone) return "";
+  if (!cluster.runs_agent) {
+    return absl::StrCat("coordinator: here, listening on ", cluster.listen_address, "\n");
+  }
+  const std::string where = absl::StrCat(
+      cluster.address, cluster.card.empty() ? "" : absl::StrCat(" (", cluster.card, ")"));
+  return absl::StrCat("node: ", cluster.node, " at ", where,
+                      cluster.node_rank >= 0 ? absl::StrCat(", of rank ", cluster.node_rank) : "",
+                      "\ncoordinator: ",
+                      cluster.role == Role::kHost
+                          ? absl::StrCat("here, listening on ", cluster.listen_address,
+                                         "; the other nodes reach it at ", cluster.endpoint)
+                          : absl::StrCat("elsewhere, at ", cluster.endpoint),
+                      "\nsecret: ", cluster.security.secret.empty() ? "none" : "given",
+                      "; TLS: ", cluster.security.TlsServer() ? "on" : "off", "\n");
+}
+
 std::string Ranks(const Options& options, const RunPlan& plan) {
   const v1::JobSpec& spec = plan.spec;
-  if (options.command == Command::kCoordinator) {
+  if (SeveralNodes(options)) {
     const std::string each = spec.processes_per_node() == 0
                                  ? "as many workers as its agent offers"
                                  : absl::StrCat(spec.processes_per_node(), " workers");
     return absl::StrCat("ranks: on ", spec.nodes_min(), " to ", spec.nodes_max(),
-                        " nodes, on each ", each, ", in the order in which the nodes come\n");
+                        " nodes, on each ", each, ", in the order in which the nodes come",
+                        options.command == Command::kRun ? " (--node-rank wishes a place)" : "",
+                        "\n");
   }
   std::string text = "ranks:\n";
   for (uint32_t rank = 0; rank < std::min(plan.world_size, kRanksShown); ++rank) {
@@ -164,7 +186,13 @@ std::string EnvironmentText(const RunPlan& plan, const Surroundings& here) {
 
 }  // namespace
 
-std::string DryRunText(const Options& options, const RunPlan& plan, const Surroundings& here) {
+std::string MemberDryRunText(const ClusterPlan& cluster) {
+  return absl::StrCat(NodeText(cluster), "workers: ", cluster.slots,
+                      "; all else of the job comes from the coordinator\n");
+}
+
+std::string DryRunText(const Options& options, const RunPlan& plan, const Surroundings& here,
+                       const ClusterPlan& cluster) {
   const v1::JobSpec& spec = plan.spec;
   std::string text = absl::StrCat(
       "job ", spec.job_id(), spec.resume() ? " (resumed)" : "", "\n",
@@ -175,16 +203,17 @@ std::string DryRunText(const Options& options, const RunPlan& plan, const Surrou
                     absl::StrJoin(spec.launching().preload_modules(), ", "),
                     " (--preload none: by each worker)\n");
   }
-  absl::StrAppend(&text, Ranks(options, plan));
+  absl::StrAppend(&text, NodeText(cluster), Ranks(options, plan));
   absl::StrAppend(&text, "restarts: at most ", spec.restart().max_restarts(), "; grace ",
                   spec.grace_seconds(), " s; lease ", TimeText(spec.lease_seconds()),
                   "; hang time-out ", TimeText(spec.supervision().hang_timeout_seconds()),
                   "; time limit ", TimeText(spec.time_limit_seconds()), "\n");
-  if (options.command == Command::kRun) absl::StrAppend(&text, EnvironmentText(plan, here));
+  if (!SeveralNodes(options)) absl::StrAppend(&text, EnvironmentText(plan, here));
   if (!spec.train_config_json().empty())
     absl::StrAppend(&text, Configuration(spec.train_config_json()));
   for (const std::string& note : plan.places.notes) absl::StrAppend(&text, "note: ", note, "\n");
   if (!plan.places.threads.empty()) absl::StrAppend(&text, "note: ", plan.places.threads, "\n");
+  for (const std::string& note : cluster.notes) absl::StrAppend(&text, "note: ", note, "\n");
   for (const std::string& note : plan.notes) absl::StrAppend(&text, "note: ", note, "\n");
   return text;
 }

@@ -83,11 +83,11 @@ OptionRowList NodeRows() {
        [](OptionText v, Options* o) {
          return StoreOption(ParseSeconds(v), &o->join_timeout_seconds);
        }},
-      {"--advertise-addr", "ADDR", kAllCommands | kForDoctor, kGroupNodes,
+      {"--advertise-addr", "ADDR", kForRun | kForAgent | kForDoctor, kGroupNodes,
        "Address at which the other nodes reach this one. Default: that of the route to the "
        "coordinator",
        [](OptionText v, Options* o) { return StoreOption(ParseHost(v), &o->advertise_address); }},
-      {"--iface", "NAME", kAllCommands | kForDoctor, kGroupNodes,
+      {"--iface", "NAME", kForRun | kForAgent | kForDoctor, kGroupNodes,
        "Network card whose address the other nodes use",
        [](OptionText v, Options* o) { return SetInterface(v, o); }},
   };

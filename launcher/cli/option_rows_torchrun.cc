@@ -111,8 +111,7 @@ OptionRowList PythonOnlyRows() {
 
 OptionRowList RendezvousRows() {
   return {
-      {"--standalone", "", kForRun, kGroupTorchrun,
-       "One node; --rdzv-* options are left aside. run always is",
+      {"--standalone", "", kForRun, kGroupTorchrun, "One node; --rdzv-* options are left aside",
        [](OptionText, Options* o) {
          o->torchrun.standalone = true;
          return absl::OkStatus();
@@ -124,28 +123,30 @@ OptionRowList RendezvousRows() {
        "Not needed: ddprun brings its own",
        [](OptionText v, Options* o) { return SetRendezvousBackend(v, o); }, "RDZV_BACKEND"},
       {"--rdzv-endpoint", "HOST:PORT", kForRun, kGroupTorchrun,
-       "MASTER_ADDR and MASTER_PORT of the workers; several nodes: see ddprun coordinator",
+       "Several nodes: as --coordinator (port 29400 where none is given). One: MASTER_ADDR and "
+       "MASTER_PORT of the workers",
        [](OptionText v, Options* o) {
          return StoreOption(ParseEndpoint(v), &o->torchrun.rdzv_endpoint);
        },
        "RDZV_ENDPOINT"},
       {"--rdzv-conf", "KEY=VALUE,…", kJobCommands, kGroupTorchrun,
-       "join_timeout is understood, as --join-timeout",
+       "join_timeout is understood, as --join-timeout; is_host says which node hosts",
        [](OptionText v, Options* o) { return SetRendezvousConfiguration(v, o); }, "RDZV_CONF"},
       {"--master-addr", "HOST", kForRun, kGroupTorchrun,
-       "MASTER_ADDR of the workers. Default: the address of rank 0's node",
+       "Several nodes: as --coordinator, together with --master-port. One: MASTER_ADDR of the "
+       "workers",
        [](OptionText v, Options* o) {
          return StoreOption(ParseHost(v), &o->torchrun.master_address);
        },
        "MASTER_ADDR"},
       {"--master-port", "PORT", kJobCommands, kGroupTorchrun,
-       "MASTER_PORT of the workers, held for them. Default: a free one",
+       "MASTER_PORT of the workers, held for them (default: a free one); see --master-addr",
        [](OptionText v, Options* o) {
          return StoreOption(ParseCount(v, 0, 65535), &o->torchrun.master_port);
        },
        "MASTER_PORT"},
       {"--local-addr", "HOST", kForRun | kForAgent, kGroupTorchrun,
-       "Address at which other nodes reach this one",
+       "Address at which other nodes reach this one, as --advertise-addr",
        [](OptionText v, Options* o) {
          return StoreOption(ParseHost(v), &o->torchrun.local_address);
        },

@@ -12,6 +12,7 @@
 #include "common/files.h"
 #include "launcher/cli/job_facts.h"
 #include "launcher/cli/master_address.h"
+#include "launcher/cli/meeting.h"
 #include "launcher/cli/preload.h"
 #include "launcher/cli/program.h"
 #include "launcher/cli/resume.h"
@@ -272,7 +273,7 @@ absl::StatusOr<RunPlan> PlanRun(const Options& options, const Surroundings& here
   }
   status = FillSpec(options, here, p.previous ? &p.previous->spec : nullptr, &p.plan);
   if (status.ok()) status = PlanPreload(p);
-  if (status.ok() && options.command == Command::kRun) {
+  if (status.ok() && !SeveralNodes(options)) {
     status = CheckWishedAddress(options, p.plan.spec.launching());
   }
   if (!status.ok()) return status;

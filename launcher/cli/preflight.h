@@ -7,6 +7,7 @@
 
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -25,6 +26,10 @@ struct Surroundings {
   std::string binary_folder;  // where ddprun, ddprun-keeper and ddp-worker are
   std::string command_line;   // as typed, for job.json
   std::string version;
+  // DDPRUN_SECRET and DDPRUN_SECRET_FILE, which LookAround takes out of `environment` and of this
+  // process's own.
+  std::optional<std::string> secret;
+  std::optional<std::string> secret_file;
   placement::Machine machine;
   Gpus gpus;  // of `machine`
   uint32_t cores = 1;
@@ -48,6 +53,10 @@ struct RunPlan {
 };
 
 absl::StatusOr<RunPlan> PlanRun(const Options& options, const Surroundings& here);
+
+// What workers get of this process's environment where this node is a member of a job that was
+// typed here too: with what ddprun adds to it.
+std::map<std::string, std::string> OwnWorkerEnvironment(const Surroundings& here);
 
 // Number of workers on a node: N, its GPUs or its cores.
 absl::StatusOr<uint32_t> CountProcesses(const Processes& processes, const Surroundings& here,

@@ -12,6 +12,7 @@
 #include "launcher/cli/dry_run.h"
 #include "launcher/cli/job_session.h"
 #include "launcher/cli/master_address.h"
+#include "launcher/cli/meeting.h"
 #include "launcher/cli/retention.h"
 #include "launcher/cli/run_dir.h"
 #include "launcher/cli/signals.h"
@@ -28,12 +29,30 @@ void PrintError(const absl::Status& status) {
   std::fprintf(stderr, "ddprun: %s\n", std::string(status.message()).c_str());
 }
 
-std::string ResumeCommand(const Options& options, const RunPlan& plan, const Surroundings& here) {
+std::string ResumeCommand(const Options& options, const RunPlan& plan, const Surroundings& here,
+                          const ClusterPlan& cluster) {
   std::string command = here.command_line.substr(0, here.command_line.find(' '));
   if (options.command == Command::kCoordinator) {
     absl::StrAppend(&command, " coordinator --listen ", options.listen);
   }
-  return absl::StrCat(command, " --resume --run-dir ", plan.shown_run_dir);
+  absl::StrAppend(&command, " --resume --run-dir ", plan.shown_run_dir);
+  if (cluster.role != Role::kHost || !cluster.runs_agent) return command;
+  return absl::StrCat(command, " --nnodes ", NodesText(options), " --coordinator ",
+                      cluster.endpoint, " (on each node)");
+}
+
+// Who this node is, beside what the plan of the job says.
+std::string WithNode(const std::string& facts_json, const ClusterPlan& cluster) {
+  Json facts = Json::parse(facts_json, nullptr, false);
+  if (!facts.is_object() || cluster.role == Role::kAlone) return facts_json;
+  facts["coordinator"] = cluster.endpoint;
+  facts["tls"] = cluster.security.TlsServer();
+  if (cluster.runs_agent) {
+    facts["node"] = cluster.node;
+    facts["address"] = cluster.address;
+    facts["network_card"] = cluster.card;
+  }
+  return facts.dump(-1, ' ', false, Json::error_handler_t::replace);
 }
 
 void SayStart(const RunPlan& plan, View* view) {
@@ -45,6 +64,15 @@ void SayStart(const RunPlan& plan, View* view) {
                          "), run folder ", plan.shown_run_dir,
                          ", logs in logs/g<generation>/rank<rank>.log there"));
   for (const std::string& note : plan.notes) view->Say(note);
+}
+
+void SayNode(const ClusterPlan& cluster, uint32_t nodes, View* view) {
+  for (const std::string& note : cluster.notes) view->Say(note);
+  if (cluster.role != Role::kHost || !cluster.runs_agent) return;
+  const std::string card = cluster.card.empty() ? "" : absl::StrCat(" (", cluster.card, ")");
+  view->Say(absl::StrCat("node ", cluster.node, " at ", cluster.address, card,
+                         " hosts the coordinator at ", cluster.endpoint, " for up to ", nodes,
+                         " nodes; the others join by the same command"));
 }
 
 void MakeRoom(const std::string& run_dir, uint32_t keep) {
@@ -61,8 +89,13 @@ std::string HostOf(const std::string& address) {
 // What is needed from the coordinator's start to the job's end.
 class JobRun {
  public:
-  JobRun(const Options& options, const RunPlan& plan, const Surroundings& here)
-      : options_(options), plan_(plan), here_(here), view_(&console_, plan.spec.nodes_max()) {}
+  JobRun(const Options& options, const RunPlan& plan, const Surroundings& here,
+         const ClusterPlan& cluster)
+      : options_(options),
+        plan_(plan),
+        here_(here),
+        cluster_(cluster),
+        view_(&console_, plan.spec.nodes_min(), plan.spec.nodes_max(), cluster.expected_nodes) {}
 
   int Run() {
     const auto start = std::chrono::steady_clock::now();
@@ -88,9 +121,10 @@ class JobRun {
  private:
   absl::Status Start() {
     coordinator::ServerOptions server;
-    server.listen_address = options_.listen;
+    server.listen_address = cluster_.listen_address;
+    server.security = cluster_.security;
     server.version = here_.version;
-    server.job_facts_json = plan_.job_facts_json;
+    server.job_facts_json = WithNode(plan_.job_facts_json, cluster_);
     server.point_latest = plan_.point_latest;
     auto started = coordinator::CoordinatorServer::Start(std::move(server));
     if (!started.ok()) return started.status();
@@ -100,7 +134,8 @@ class JobRun {
     absl::Status status = session_->Submit(plan_.spec);
     if (!status.ok()) return status;
     SayStart(plan_, &view_);
-    const bool several = plan_.spec.nodes_max() > 1 || options_.command == Command::kCoordinator;
+    SayNode(cluster_, plan_.spec.nodes_max(), &view_);
+    const bool several = cluster_.role == Role::kHost;
     signals_.emplace([this](int signal) { session_->OnSignal(signal); },
                      several ? std::function<void()>([this] { session_->OnTick(); }) : nullptr,
                      kTickSeconds);
@@ -108,19 +143,32 @@ class JobRun {
     if (options_.command == Command::kCoordinator) {
       std::printf("listening on %s:%d\n", HostOf(options_.listen).c_str(), server_->port());
       std::fflush(stdout);
-      return absl::OkStatus();
     }
-    return StartAgent();
+    if (cluster_.on_listening) status = cluster_.on_listening(server_->port());
+    if (!status.ok()) {
+      session_->Control(v1::ControlRequest::KILL, 0);
+      return status;
+    }
+    return cluster_.runs_agent ? StartAgent() : absl::OkStatus();
   }
 
   absl::Status StartAgent() {
     agent::AgentOptions agent;
     agent.identity.job_id = plan_.spec.job_id();
-    agent.identity.node = agent::DefaultNodeName();
-    agent.identity.address = options_.torchrun.local_address.value_or(LoopbackAddress());
+    agent.identity.node = cluster_.node;
     agent.identity.version = here_.version;
-    agent.identity.slots = plan_.spec.processes_per_node();
     agent.channel = server_->InProcessChannel();
+    agent.security = cluster_.security;
+    if (cluster_.role == Role::kHost) {
+      agent.identity.address = cluster_.address;
+      agent.identity.slots = cluster_.slots;
+      agent.identity.node_rank_wanted = cluster_.node_rank;
+      agent.several_nodes = true;
+    } else {
+      agent.identity.address = options_.torchrun.local_address.value_or(
+          options_.advertise_address.value_or(LoopbackAddress()));
+      agent.identity.slots = plan_.spec.processes_per_node();
+    }
     agent.keeper_path = JoinPath(here_.binary_folder, "ddprun-keeper");
     agent.worker_path = JoinPath(here_.binary_folder, "ddp-worker");
     agent.console = &console_;
@@ -137,9 +185,11 @@ class JobRun {
   // True when the job's only node left before the job was over, which ends it.
   bool WaitForAgent() {
     if (agent_ == nullptr) return false;
-    std::string reason;
-    if (agent_->WaitForEnd(&reason) == 0) return false;
-    view_.Say(absl::StrCat("this node cannot go on: ", reason));
+    const agent::AgentEnd end = agent_->WaitForEnd();
+    if (end.job_over) return false;
+    view_.Say(absl::StrCat("this node cannot go on: ", end.reason));
+    // With others the coordinator decides, as about any node that is lost.
+    if (cluster_.role == Role::kHost) return false;
     session_->Control(v1::ControlRequest::KILL, 0);
     return true;
   }
@@ -150,7 +200,7 @@ class JobRun {
     if (!result.is_object()) return;  // the coordinator has said why it could not be written
     SummaryContext context;
     context.run_dir = plan_.shown_run_dir;
-    context.resume_command = ResumeCommand(options_, plan_, here_);
+    context.resume_command = ResumeCommand(options_, plan_, here_, cluster_);
     context.trainer = !plan_.spec.train_config_json().empty();
     context.seconds = seconds;
     view_.Finish(result, context);
@@ -159,6 +209,7 @@ class JobRun {
   const Options& options_;
   const RunPlan& plan_;
   const Surroundings& here_;
+  const ClusterPlan& cluster_;
   // Destroyed from the last to the first.
   Console console_;
   View view_;
@@ -171,6 +222,14 @@ class JobRun {
 }  // namespace
 
 int RunJob(const Options& options, const Surroundings& here) {
+  int code = 0;
+  const std::optional<ClusterPlan> cluster = PlanClusterOrExplain(options, here, &code);
+  if (!cluster) return code;
+  if (cluster->role == Role::kMember && options.dry_run) {
+    std::fputs(MemberDryRunText(*cluster).c_str(), stdout);
+    return 0;
+  }
+  if (cluster->role == Role::kMember) return RunMember(options, here, *cluster);
   absl::StatusOr<RunPlan> plan = PlanRun(options, here);
   if (!plan.ok()) {
     PrintError(plan.status());
@@ -181,7 +240,7 @@ int RunJob(const Options& options, const Surroundings& here) {
     return 0;
   }
   if (options.dry_run) {
-    std::fputs(DryRunText(options, *plan, here).c_str(), stdout);
+    std::fputs(DryRunText(options, *plan, here, *cluster).c_str(), stdout);
     return 0;
   }
   absl::Status made = MakeRunFolder(plan->spec.run_dir());
@@ -190,7 +249,7 @@ int RunJob(const Options& options, const Surroundings& here) {
     return kExitBadUsage;
   }
   if (options.keep_runs) MakeRoom(plan->spec.run_dir(), *options.keep_runs);
-  return JobRun(options, *plan, here).Run();
+  return JobRun(options, *plan, here, *cluster).Run();
 }
 
 }  // namespace ddprun::cli

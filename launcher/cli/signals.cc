@@ -48,6 +48,17 @@ void BlockSignals(const std::vector<int>& listed) {
   signal(SIGPIPE, SIG_IGN);
 }
 
+int AwaitSignal(const std::vector<int>& signals, double seconds) {
+  sigset_t set;
+  sigemptyset(&set);
+  for (int signal : signals) sigaddset(&set, signal);
+  timespec time = {};
+  time.tv_sec = static_cast<time_t>(seconds);
+  time.tv_nsec = static_cast<long>((seconds - static_cast<double>(time.tv_sec)) * 1e9);
+  const int signal = sigtimedwait(&set, nullptr, &time);
+  return signal > 0 ? signal : 0;
+}
+
 SignalThread::SignalThread(std::function<void(int)> on_signal, std::function<void()> on_tick,
                            int tick_seconds)
     : on_signal_(std::move(on_signal)),

@@ -19,6 +19,9 @@ inline const std::vector<int> kStopSignals = {SIGTERM, SIGINT, SIGHUP, SIGQUIT};
 // `listed`: those that stop or are passed on. Others keep their effect on this process.
 void BlockSignals(const std::vector<int>& listed);
 
+// Waits for one of these signals, which are blocked; 0 when none comes in time.
+int AwaitSignal(const std::vector<int>& signals, double seconds);
+
 class SignalThread {
  public:
   // `on_tick` (may be null) is called every `tick_seconds` by the same thread.

@@ -10,24 +10,29 @@
 #include "absl/strings/str_join.h"
 #include "common/files.h"
 #include "launcher/cli/devices.h"
+#include "launcher/cli/meeting.h"
 
 namespace ddprun::cli {
 namespace {
 
-constexpr double kCoordinatorLeaseSeconds = 3;
+constexpr double kSeveralNodesLeaseSeconds = 3;
+constexpr double kAddressCheckSeconds = 5;
 constexpr double kLeaseSecondsMin = 0.2;  // heartbeats come four times in a lease
 
 absl::Status FillSizes(const Options& o, const Surroundings& here, const v1::JobSpec* before,
                        RunPlan* plan) {
   v1::JobSpec& spec = plan->spec;
-  const bool several = o.command == Command::kCoordinator;
+  const bool several = SeveralNodes(o);
   spec.set_nodes_min(o.nodes_min.value_or(several && before != nullptr ? before->nodes_min() : 1));
   spec.set_nodes_max(o.nodes_max.value_or(several && before != nullptr ? before->nodes_max() : 1));
   uint32_t count = before != nullptr ? before->processes_per_node() : 0;
   if (o.processes) {
     absl::StatusOr<uint32_t> counted = CountProcesses(*o.processes, here, o);
     if (!counted.ok()) return counted.status();
-    count = *counted;
+    // The same command on each node, which may have other numbers of workers: each offers its own.
+    count = several && o.command == Command::kRun ? 0 : *counted;
+  } else if (several && o.command == Command::kRun) {
+    count = 0;
   } else if (count == 0 && !several) {
     count = 1;
   }
@@ -47,9 +52,19 @@ absl::Status FillSizes(const Options& o, const Surroundings& here, const v1::Job
   return absl::OkStatus();
 }
 
+void FillMembership(const Options& o, const v1::JobSpec* before, v1::JobSpec* spec) {
+  v1::Membership* membership = spec->mutable_membership();
+  if (before != nullptr) {
+    membership->set_wait_for_replacement(before->membership().wait_for_replacement());
+    membership->set_keep_size(before->membership().keep_size());
+  }
+  if (o.wait_for_replacement) membership->set_wait_for_replacement(*o.wait_for_replacement);
+  if (o.keep_size) membership->set_keep_size(*o.keep_size);
+  if (SeveralNodes(o)) membership->set_address_check_seconds(kAddressCheckSeconds);
+}
+
 absl::Status FillLease(const Options& o, v1::JobSpec* spec) {
-  const bool several = o.command == Command::kCoordinator;
-  const double lease = o.lease_seconds.value_or(several ? kCoordinatorLeaseSeconds : 0);
+  const double lease = o.lease_seconds.value_or(SeveralNodes(o) ? kSeveralNodesLeaseSeconds : 0);
   if (lease != 0 && lease < kLeaseSecondsMin) {
     return absl::InvalidArgumentError(
         absl::StrCat("--lease ", lease, ": give at least ", kLeaseSecondsMin, ", or 0 for none"));
@@ -57,6 +72,8 @@ absl::Status FillLease(const Options& o, v1::JobSpec* spec) {
   spec->set_lease_seconds(lease);
   return absl::OkStatus();
 }
+
+constexpr char kUnbuffered[] = "PYTHONUNBUFFERED";
 
 void FillEnvironment(const Options& o, const Surroundings& here, RunPlan* plan) {
   v1::JobSpec& spec = plan->spec;
@@ -80,11 +97,17 @@ void FillEnvironment(const Options& o, const Surroundings& here, RunPlan* plan) 
     environment[name] = value;
     plan->variables.push_back(absl::StrCat(name, "=", value));
   };
-  if (!environment.contains("PYTHONUNBUFFERED")) add("PYTHONUNBUFFERED", "1");
+  if (!environment.contains(kUnbuffered)) add(kUnbuffered, "1");
   spec.mutable_launching()->set_choose_omp_threads(!environment.contains("OMP_NUM_THREADS"));
 }
 
 }  // namespace
+
+std::map<std::string, std::string> OwnWorkerEnvironment(const Surroundings& here) {
+  std::map<std::string, std::string> environment = here.environment;
+  environment.emplace(kUnbuffered, "1");
+  return environment;
+}
 
 absl::StatusOr<uint32_t> CountProcesses(const Processes& processes, const Surroundings& here,
                                         const Options& options) {
@@ -110,12 +133,15 @@ absl::StatusOr<uint32_t> CountProcesses(const Processes& processes, const Surrou
 absl::Status FillSpec(const Options& options, const Surroundings& here, const v1::JobSpec* previous,
                       RunPlan* plan) {
   plan->notes.insert(plan->notes.end(), options.notes.begin(), options.notes.end());
+  const auto counted = CountProcesses(options.processes.value_or(Processes{}), here, options);
+  const uint32_t own = counted.ok() ? *counted : 1;
   FillPolicies(options, previous, &plan->spec);
   FillSupervision(options, previous, &plan->spec);
   absl::Status status = FillDevice(options, here, previous, plan);
   if (status.ok()) status = FillSizes(options, here, previous, plan);
+  if (status.ok()) FillMembership(options, previous, &plan->spec);
   if (status.ok()) status = FillLease(options, &plan->spec);
-  if (status.ok()) status = FillLogging(options, previous, &plan->spec);
+  if (status.ok()) status = FillLogging(options, previous, own, &plan->spec);
   if (status.ok()) status = FillLaunching(options, here, previous, plan);
   if (status.ok()) FillEnvironment(options, here, plan);
   if (status.ok()) status = FillPlaces(options, here, plan);

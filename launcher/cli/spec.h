@@ -16,7 +16,9 @@ absl::Status FillSpec(const Options& options, const Surroundings& here, const v1
 // Parts of it (spec_policies.cc). Sizes and environment of the spec must be known for the last two.
 void FillPolicies(const Options& options, const v1::JobSpec* previous, v1::JobSpec* spec);
 void FillSupervision(const Options& options, const v1::JobSpec* previous, v1::JobSpec* spec);
-absl::Status FillLogging(const Options& options, const v1::JobSpec* previous, v1::JobSpec* spec);
+// `own_processes`: workers of this node, where each node has its own number.
+absl::Status FillLogging(const Options& options, const v1::JobSpec* previous,
+                         uint32_t own_processes, v1::JobSpec* spec);
 absl::Status FillLaunching(const Options& options, const Surroundings& here,
                            const v1::JobSpec* previous, RunPlan* plan);
 

@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
+#include "launcher/cli/meeting.h"
 #include "launcher/cli/spec.h"
 #include "launcher/cli/supervision_values.h"
 #include "launcher/cli/torchrun_values.h"
@@ -26,7 +27,7 @@ constexpr double kJoinTimeoutSeconds = 600;
 constexpr double kTrainerHangSeconds = 1800;
 constexpr double kTrainerInitSeconds = 1800;
 constexpr double kHealthCheckSeconds = 60;
-constexpr uint32_t kCoordinatorStrikes = 3;
+constexpr uint32_t kSeveralNodesStrikes = 3;
 constexpr double kCooldownSeconds = 300;
 constexpr double kGpuMemoryWaitSeconds = 60;
 
@@ -48,7 +49,7 @@ void SetDefaults(const Options& o, bool trainer, v1::Supervision* s) {
   s->set_hang_timeout_seconds(trainer ? kTrainerHangSeconds : 0);
   s->set_init_timeout_seconds(trainer ? kTrainerInitSeconds : 0);
   s->set_health_check_timeout_seconds(kHealthCheckSeconds);
-  s->set_node_strikes_limit(o.command == Command::kCoordinator ? kCoordinatorStrikes : 0);
+  s->set_node_strikes_limit(SeveralNodes(o) ? kSeveralNodesStrikes : 0);
   s->set_node_cooldown_seconds(kCooldownSeconds);
   s->set_gpu_memory_wait_seconds(kGpuMemoryWaitSeconds);
   s->add_forwarded_signals(SIGUSR2);
@@ -143,7 +144,8 @@ void FillSupervision(const Options& o, const v1::JobSpec* before, v1::JobSpec* s
   if (o.stop_signals) DropStopSignals(*o.stop_signals, s);
 }
 
-absl::Status FillLogging(const Options& o, const v1::JobSpec* before, v1::JobSpec* spec) {
+absl::Status FillLogging(const Options& o, const v1::JobSpec* before, uint32_t own_processes,
+                         v1::JobSpec* spec) {
   v1::Logging* logging = spec->mutable_logging();
   if (before != nullptr) *logging = before->logging();
   Override(o.log_bytes_max, [&](uint64_t v) { logging->set_file_bytes_max(v); });
@@ -151,7 +153,9 @@ absl::Status FillLogging(const Options& o, const v1::JobSpec* before, v1::JobSpe
   const TorchrunOptions& t = o.torchrun;
   if (!t.redirects && !t.tee && !t.local_ranks_shown) return absl::OkStatus();
   logging->clear_quiet_local_ranks();
-  const uint32_t count = spec->processes_per_node();
+  // Where each node has its own number, those of this one are meant.
+  uint32_t count = spec->processes_per_node();
+  if (count == 0) count = own_processes;
   for (uint32_t local_rank = 0; local_rank < count; ++local_rank) {
     const bool wanted =
         !t.local_ranks_shown ||
@@ -176,9 +180,16 @@ absl::Status FillLaunching(const Options& o, const Surroundings& here, const v1:
   const TorchrunOptions& t = o.torchrun;
   Override(t.role, [&](const std::string& v) { launching->set_role(v); });
   Override(o.cpu_binding, [&](const std::string& v) { launching->set_cpu_binding(v); });
-  Override(t.master_port, [&](uint32_t v) { launching->set_master_port(v); });
-  Override(t.master_address, [&](const std::string& v) { launching->set_master_address(v); });
-  if (t.rdzv_endpoint && !t.standalone) {
+  // Over several nodes torchrun's places are where the nodes meet (meeting.h), and MASTER_ADDR is
+  // the address of rank 0's node.
+  const bool several = SeveralNodes(o);
+  if (!several || !t.master_address) {
+    Override(t.master_port, [&](uint32_t v) { launching->set_master_port(v); });
+  }
+  if (!several) {
+    Override(t.master_address, [&](const std::string& v) { launching->set_master_address(v); });
+  }
+  if (t.rdzv_endpoint && !t.standalone && !several) {
     const HostAndPort endpoint = SplitEndpoint(*t.rdzv_endpoint);
     // torchrun's c10d tells workers the node's own address, where one is given.
     if (!t.local_address || t.rdzv_backend != "c10d") launching->set_master_address(endpoint.host);

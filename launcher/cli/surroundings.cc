@@ -1,7 +1,9 @@
 // The machine and process that a plan depends on.
 #include <unistd.h>
 
+#include <cstdlib>
 #include <filesystem>
+#include <utility>
 
 #include "absl/strings/str_join.h"
 #include "common/files.h"
@@ -26,9 +28,25 @@ std::map<std::string, std::string> EnvironmentOfThisProcess() {
   return environment;
 }
 
+namespace {
+
+// Workers and whatever else is started must not have it.
+std::optional<std::string> TakeOut(const char* name, std::map<std::string, std::string>* from) {
+  unsetenv(name);
+  const auto found = from->find(name);
+  if (found == from->end()) return std::nullopt;
+  std::optional<std::string> value = std::move(found->second);
+  from->erase(found);
+  return value;
+}
+
+}  // namespace
+
 Surroundings LookAround(const std::vector<std::string>& command_line) {
   Surroundings here;
   here.environment = EnvironmentOfThisProcess();
+  here.secret = TakeOut("DDPRUN_SECRET", &here.environment);
+  here.secret_file = TakeOut("DDPRUN_SECRET_FILE", &here.environment);
   std::error_code error;
   here.working_dir = std::filesystem::current_path(error).string();
   if (error) here.working_dir = std::string("/");

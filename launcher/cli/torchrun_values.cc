@@ -29,18 +29,10 @@ absl::StatusOr<int> ParseStream(const std::string& text) {
 }
 
 // Keys of --rdzv-conf that tune mechanisms of torchrun's rendezvous.
-constexpr std::array<std::string_view, 12> kTuningKeys = {"last_call_timeout",
-                                                          "close_timeout",
-                                                          "heartbeat_timeout",
-                                                          "keep_alive_interval",
-                                                          "keep_alive_max_attempt",
-                                                          "read_timeout",
-                                                          "is_host",
-                                                          "use_libuv",
-                                                          "store_type",
-                                                          "heartbeat_interval",
-                                                          "rank",
-                                                          "local_addr"};
+constexpr std::array<std::string_view, 11> kTuningKeys = {
+    "last_call_timeout",      "close_timeout", "heartbeat_timeout", "keep_alive_interval",
+    "keep_alive_max_attempt", "read_timeout",  "use_libuv",         "store_type",
+    "heartbeat_interval",     "rank",          "local_addr"};
 
 }  // namespace
 
@@ -162,6 +154,16 @@ absl::Status SetRendezvousConfiguration(const std::string& text, Options* option
         return Refused(absl::StrCat(key, "=", sides[1], ": ", seconds.status().message()));
       }
       options->torchrun.join_timeout_seconds = *seconds;
+      continue;
+    }
+    if (key == "is_host") {
+      const std::string value = absl::AsciiStrToLower(absl::StripAsciiWhitespace(sides[1]));
+      const bool yes =
+          value == "1" || value == "true" || value == "t" || value == "yes" || value == "y";
+      const bool no =
+          value == "0" || value == "false" || value == "f" || value == "no" || value == "n";
+      if (!yes && !no) return Refused(absl::StrCat("is_host=", sides[1], ": give true or false"));
+      options->torchrun.is_host = yes;
       continue;
     }
     if (std::find(kTuningKeys.begin(), kTuningKeys.end(), key) == kTuningKeys.end()) {

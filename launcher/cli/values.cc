@@ -12,7 +12,7 @@
 namespace ddprun::cli {
 namespace {
 
-constexpr size_t kNameBytesMax = 100;  // fits into a file name together with what is added to it
+constexpr size_t kNameBytesMax = 100;     // fits into a file name together with what is added to it
 constexpr size_t kNodeNameBytesMax = 64;  // as the coordinator takes them
 constexpr size_t kRanksMax = 100'000;
 

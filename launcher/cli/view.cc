@@ -113,18 +113,37 @@ void View::OnNode(const Json& event, bool joined) {
     return;
   }
   nodes_[name] = event.value("address", "");
-  if (nodes_wanted_ > 1 || !waiting_for_nodes_) {
-    Say(absl::StrCat("node ", name, " at ", nodes_[name], " has joined (", nodes_.size(), " of ",
-                     nodes_wanted_, ")"));
-  }
+  const bool again = !seen_nodes_.insert(name).second;
+  if (nodes_wanted_ == 1 && waiting_for_nodes_) return;
+  const bool spare = nodes_.size() > nodes_wanted_ || event.value("spare", false);
+  Say(absl::StrCat("node ", name, " at ", nodes_[name], again ? " is back" : " has joined",
+                   spare ? absl::StrCat(" as a spare (", nodes_.size(), " nodes, of which ",
+                                        nodes_wanted_, " take part)")
+                         : absl::StrCat(" (", nodes_.size(), " of ", nodes_wanted_, ")")));
 }
 
 void View::SayWhoIsMissing() {
   if (!waiting_for_nodes_ || nodes_.size() >= nodes_wanted_) return;
-  const std::string here = absl::StrJoin(
-      nodes_, ", ", [](std::string* out, const auto& node) { absl::StrAppend(out, node.first); });
-  Say(absl::StrCat("waiting for nodes: ", nodes_.size(), " of ", nodes_wanted_,
-                   here.empty() ? " are here" : absl::StrCat(" are here: ", here)));
+  const std::string needed =
+      nodes_needed_ == nodes_wanted_
+          ? ""
+          : absl::StrCat(", ", nodes_needed_, nodes_needed_ == 1 ? " is enough" : " are enough");
+  std::vector<std::string> missing;
+  for (const std::string& name : expected_) {
+    if (!nodes_.contains(name)) missing.push_back(name);
+  }
+  std::string who;
+  if (!missing.empty() && missing.size() <= kNodesNamed) {
+    who = absl::StrCat(": ", absl::StrJoin(missing, ", "), missing.size() == 1 ? " is" : " are",
+                       " missing");
+  } else if (!nodes_.empty() && nodes_.size() <= kNodesNamed) {
+    who = absl::StrCat("; here: ",
+                       absl::StrJoin(nodes_, ", ", [](std::string* out, const auto& node) {
+                         absl::StrAppend(out, node.first);
+                       }));
+  }
+  Say(absl::StrCat("waiting for ", nodes_wanted_ - nodes_.size(), " of ", nodes_wanted_, " nodes",
+                   needed, who));
 }
 
 void View::Finish(const Json& result, const SummaryContext& context) {

@@ -6,8 +6,10 @@
 
 #include <cstdint>
 #include <map>
+#include <set>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "launcher/cli/format.h"
@@ -22,9 +24,16 @@ class View {
   static constexpr double kFlushSeconds = 1;
   // Of the ranks that had to be killed, so many are named.
   static constexpr size_t kKilledRanksShown = 16;
+  static constexpr size_t kNodesNamed = 32;
 
-  // `nodes_wanted` > 1 shows who comes; `console` outlives the view.
-  View(Console* console, uint32_t nodes_wanted) : console_(*console), nodes_wanted_(nodes_wanted) {}
+  // `nodes_wanted` > 1 shows who comes; `expected`: their names, where they are known. `console`
+  // outlives the view.
+  View(Console* console, uint32_t nodes_needed, uint32_t nodes_wanted,
+       std::vector<std::string> expected = {})
+      : console_(*console),
+        nodes_needed_(nodes_needed),
+        nodes_wanted_(nodes_wanted),
+        expected_(std::move(expected)) {}
 
   void Say(const std::string& line) { console_.Say("ddprun: " + line); }
   // Waits until all that was said so far is written, for a bounded time.
@@ -43,8 +52,11 @@ class View {
   void SayWhoWasKilled(uint64_t generation);
 
   Console& console_;
+  const uint32_t nodes_needed_;
   const uint32_t nodes_wanted_;
+  const std::vector<std::string> expected_;
   std::map<std::string, std::string> nodes_;  // name → address
+  std::set<std::string> seen_nodes_;          // that have been here
   bool waiting_for_nodes_ = true;
   // The worker whose failure was told at once.
   uint64_t failed_in_generation_ = 0;
