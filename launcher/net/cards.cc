@@ -67,6 +67,15 @@ std::string WhyNot(const Card& card, const std::string& wanted_card) {
   return "";
 }
 
+// Whether there was a choice: cards, not addresses of one card.
+bool SeveralCards(const std::vector<Card>& cards) {
+  std::set<std::string> names;
+  for (const Card& card : cards) {
+    if (card.up && !card.loopback && !card.link_local) names.insert(card.name);
+  }
+  return names.size() > 1;
+}
+
 std::string Row(const Card& card, const std::string& remark) {
   return absl::StrCat("  ", card.name, "  ", card.address, "  ", remark);
 }
@@ -115,9 +124,7 @@ Choice ChooseAddress(const std::vector<Card>& cards, const std::string& wanted_c
     return card.up && !card.link_local && (wanted || (wanted_card.empty() && !card.loopback));
   };
   const Card* best = nullptr;
-  int others = 0;
   for (const Card& card : cards) {
-    others += !card.loopback && !card.link_local ? 1 : 0;
     if (usable(card) && (best == nullptr || Rank(card) < Rank(*best))) best = &card;
   }
   Choice choice;
@@ -125,7 +132,7 @@ Choice ChooseAddress(const std::vector<Card>& cards, const std::string& wanted_c
     choice.address = best->address;
     choice.card = best->name;
   }
-  if (best != nullptr && others < 2) return choice;
+  if (best != nullptr && !SeveralCards(cards)) return choice;
   for (const Card& card : cards) {
     if (best == &card) {
       choice.table.push_back(
@@ -146,10 +153,7 @@ Choice ChosenByRoute(const std::vector<Card>& cards, const std::string& address,
   Choice choice;
   choice.address = address;
   choice.card = CardOf(cards, address);
-  const auto others = std::count_if(cards.begin(), cards.end(), [](const Card& card) {
-    return !card.loopback && !card.link_local;
-  });
-  if (others < 2) return choice;
+  if (!SeveralCards(cards)) return choice;
   for (const Card& card : cards) {
     const std::string remark = card.address == address
                                    ? absl::StrCat("chosen: the way to ", towards)

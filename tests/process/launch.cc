@@ -7,6 +7,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
@@ -87,6 +88,10 @@ Launch::Launch(Mode mode, int nproc, std::vector<std::string> arguments, const s
 void Launch::Start(int nproc, std::vector<std::string> arguments,
                    std::map<std::string, std::string> environment) {
   std::vector<std::string> command = {DdprunPath()};
+  if (std::find(arguments.begin(), arguments.end(), "--nnodes") != arguments.end()) {
+    secret_["DDPRUN_SECRET"] = "of the tests alone";
+  }
+  environment.insert(secret_.begin(), secret_.end());
   const std::string output = folder_ + "/output";
   fs::remove(output);
   if (mode_ == Mode::kApart) {
@@ -118,8 +123,8 @@ pid_t Launch::AddAgent(int nproc, std::vector<std::string> options) {
   std::vector<std::string> command = {DdprunPath(), "agent",   "--coordinator",
                                       address_,     "--nproc", std::to_string(nproc)};
   command.insert(command.end(), options.begin(), options.end());
-  added_agents_.push_back(
-      Spawn(command, {}, folder_ + "/agent-output-" + std::to_string(added_agents_.size() + 2)));
+  added_agents_.push_back(Spawn(
+      command, secret_, folder_ + "/agent-output-" + std::to_string(added_agents_.size() + 2)));
   return added_agents_.back();
 }
 

@@ -14,6 +14,9 @@
 namespace ddprun::testing {
 namespace {
 
+// Several nodes need one; the programs that tests start inherit it.
+[[maybe_unused]] const int kSecretIsSet = setenv("DDPRUN_SECRET", "of the tests alone", 1);
+
 using Json = nlohmann::json;
 using ::testing::HasSubstr;
 namespace fs = std::filesystem;

@@ -329,7 +329,7 @@ TEST_F(PreflightTest, ADryRunShowsRanksConfigurationAndEnvironment) {
   const auto options = ParseCommandLine({"--nproc", "2", "--dry-run", "train.cfg"}, "ddprun");
   const auto plan = PlanRun(*options, here_);
   ASSERT_TRUE(plan.ok()) << plan.status();
-  const std::string text = DryRunText(*options, *plan, here_);
+  const std::string text = DryRunText(*options, *plan, here_, {});
   for (const char* part :
        {"RANK=1 LOCAL_RANK=1 WORLD_SIZE=2", "OMP_NUM_THREADS=1", "[train]", "epochs = 2",
         "bin/ddp-worker", "grace 30 s", "hang time-out 1800 s", "time limit none"}) {

@@ -279,9 +279,6 @@ TEST_F(TorchrunTest, WhatCannotBeHadIsOneClearError) {
       {{"--rdzv-endpoint=::1:80", "train.py"}, {"brackets"}},
       {{"--rdzv-conf=x", "train.py"}, {"KEY=VALUE"}},
       {{"--rdzv-conf=magic=1", "train.py"}, {"magic", "no effect"}},
-      {{"--nnodes=2", "--rdzv-endpoint=h:29400", "train.py"},
-       {"coordinator --listen h:29400 --nnodes 2", "agent --coordinator h:29400"}},
-      {{"--nnodes=1:2", "train.py"}, {"--nnodes 1:2", "ddprun coordinator"}},
       {{"--nproc-per-node=xpu", "train.py"}, {"Intel"}},
       {{"--start-method=forkserver", "train.py"}, {"--start-method forkserver:", "executed"}},
       {{"--event-log-handler=console", "train.py"}, {"events.jsonl"}},
@@ -314,7 +311,6 @@ TEST_F(TorchrunTest, WhatCannotBeHadIsOneClearError) {
       {{"--run-path", "nofile.py"}, {"nofile.py", "no such Python file"}},
       {{"--no-python", "train.py"},
        {"no such program in PATH", "leave -- and --no-python away, or write python3 train.py"}},
-      {{"--node-rank=1", "train.py"}, {"one node"}},
       {{"--numa-binding=all", "train.py"}, {"core-complex"}},
       {{"--monitor-interval=-1", "train.py"}, {"--monitor-interval -1:", "seconds"}},
       {{"--max-restarts=-1", "train.py"}, {"--max-restarts -1:"}},
@@ -341,7 +337,7 @@ TEST_F(TorchrunTest, ADryRunShowsTheEnvironmentOfEveryWorker) {
   here_.environment["INHERITED"] = "x";
   const auto plan = PlanRun(*options, here_);
   ASSERT_TRUE(plan.ok()) << plan.status();
-  const std::string text = DryRunText(*options, *plan, here_);
+  const std::string text = DryRunText(*options, *plan, here_, {});
   EXPECT_THAT(text, HasSubstr("\n  ROLE_NAME=r\n"));
   EXPECT_THAT(text, HasSubstr("\n  WORLD_SIZE=2\n"));
   EXPECT_THAT(text, HasSubstr("\n  TORCHELASTIC_RUN_ID=j\n"));
@@ -357,7 +353,7 @@ TEST_F(TorchrunTest, ADryRunSaysWhatIsPreloaded) {
   ASSERT_TRUE(options.ok());
   const auto plan = PlanRun(*options, here_);
   ASSERT_TRUE(plan.ok()) << plan.status();
-  EXPECT_THAT(DryRunText(*options, *plan, here_),
+  EXPECT_THAT(DryRunText(*options, *plan, here_, {}),
               HasSubstr("loaded once for all of a node: torch, numpy (--preload none"));
 }
 

@@ -139,7 +139,7 @@ class ViewTest : public ::testing::Test {
     file_ = memfd_create("lines", MFD_CLOEXEC);
     null_ = open("/dev/null", O_WRONLY | O_CLOEXEC);
     console_ = std::make_unique<Console>(null_, file_);
-    view_ = std::make_unique<View>(console_.get(), 1);
+    view_ = std::make_unique<View>(&console_, 1, 1);
   }
   ~ViewTest() override {
     close(file_);
@@ -233,7 +233,7 @@ TEST(NodesTest, WhoIsMissingIsToldUntilAllAreHere) {
   const int null = open("/dev/null", O_WRONLY | O_CLOEXEC);
   {
     Console console(null, file);
-    View view(&console, 2);
+    View view(&console, 2, 2);
     view.OnEvent(R"({"event":"node_joined","node":"a","address":"10.0.0.1"})", 0);
     view.SayWhoIsMissing();
     view.OnEvent(R"({"event":"node_joined","node":"b","address":"10.0.0.2"})", 0);
@@ -245,7 +245,7 @@ TEST(NodesTest, WhoIsMissingIsToldUntilAllAreHere) {
   ASSERT_EQ(pread(file, text.data(), text.size(), 0), static_cast<ssize_t>(text.size()));
   EXPECT_EQ(text,
             "ddprun: node a at 10.0.0.1 has joined (1 of 2)\n"
-            "ddprun: waiting for nodes: 1 of 2 are here: a\n"
+            "ddprun: waiting for 1 of 2 nodes; here: a\n"
             "ddprun: node b at 10.0.0.2 has joined (2 of 2)\n"
             "ddprun: generation 1: 2 workers on 2 nodes\n");
   close(file);
