@@ -151,7 +151,7 @@ struct Options {
   bool requeue = false;
   // The nodes of this step of Slurm meet through the run folder.
   std::optional<SlurmStep> slurm;
-  std::string slurm_job;  // as `scontrol requeue` takes it; "": not under Slurm
+  std::string slurm_job;        // as `scontrol requeue` takes it; "": not under Slurm
   std::string tls_certificate;  // paths of PEM files
   std::string tls_key;
   std::string tls_ca;
