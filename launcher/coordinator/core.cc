@@ -11,6 +11,9 @@ void HandleSubmitted(Turn& turn, const JobSubmitted& event) {
   State& s = turn.state;
   s.spec = event.spec;
   s.leader_token = event.leader_token;
+  s.version = event.version;
+  s.versions = event.versions;
+  if (!s.versions.empty()) s.versions_of = "the coordinator";
   s.started_ns = turn.now_ns;
   s.generation.number = event.past.generation;
   s.restarts_before = event.past.restarts;
@@ -90,6 +93,7 @@ bool SpeaksOfCurrentGeneration(const State& state, const v1::AgentMessage& messa
 
 void HandleResult(Turn& turn, const v1::WorkerResult& result) {
   if (result.rank() != 0) return;
+  turn.state.generation.has_result = true;
   for (const auto& [key, value] : result.values()) turn.state.result_values[key] = value;
 }
 
@@ -121,7 +125,7 @@ void Dispatch(Turn& turn, Node& node, const v1::AgentMessage& message) {
     case M::kWorkerResult:
       return HandleResult(turn, message.worker_result());
     case M::kLeaving:
-      return LoseNode(turn, node.name, "it left: " + message.leaving().reason());
+      return HandleLeaving(turn, node, message.leaving());
     case M::kNodeUnhealthy:
       return HandleUnhealthy(turn, node, message.node_unhealthy());
     case M::kWorkerStalled:
@@ -142,17 +146,20 @@ void HandleNodeMessage(Turn& turn, const NodeMessage& event) {
   auto found = turn.state.nodes.find(event.node);
   if (found == turn.state.nodes.end() || found->second.incarnation != event.incarnation) return;
   Node& node = found->second;
+  if (event.stream != node.stream) return;  // of one that was replaced
   node.last_heard_ns = turn.now_ns;
   if (!node.link.Receive(event.message.sequence(), event.message.ack())) return;
   if (turn.state.phase == Phase::kFinished && !event.message.has_heartbeat()) return;
   if (event.message.has_generation_stopped() && node.stale_generation != 0 &&
       node.stale_generation == event.message.generation_stopped().generation()) {
     node.stale_generation = 0;
+    ReleaseLeaving(turn);
     return MaybePlanGeneration(turn);
   }
   if (!SpeaksOfCurrentGeneration(turn.state, event.message)) {
     return RefuseStale(turn, node, event.message);
   }
+  if (!MaySay(turn, node, event.message)) return;
   Dispatch(turn, node, event.message);
 }
 
@@ -165,8 +172,15 @@ void HandleHookEnded(Turn& turn, const HookEnded& event) {
 
 void HandleDetached(Turn& turn, const NodeDetached& event) {
   auto found = turn.state.nodes.find(event.node);
-  if (found == turn.state.nodes.end() || found->second.incarnation != event.incarnation) return;
+  if (found == turn.state.nodes.end() || found->second.incarnation != event.incarnation ||
+      found->second.stream != event.stream) {
+    return;
+  }
   found->second.attached = false;
+  if (found->second.released) {
+    turn.state.nodes.erase(found);
+    return;
+  }
   // Without a lease the agent ends its workers as soon as the stream breaks.
   if (turn.state.spec.lease_seconds() == 0) LoseNode(turn, event.node, event.reason);
 }
@@ -180,12 +194,17 @@ std::vector<Effect> Step(State& state, const Event& event, int64_t now_ns) {
   if (const auto* e = std::get_if<JobSubmitted>(&event)) HandleSubmitted(turn, *e);
   if (const auto* e = std::get_if<NodeMessage>(&event)) HandleNodeMessage(turn, *e);
   if (const auto* e = std::get_if<NodeDetached>(&event)) HandleDetached(turn, *e);
+  if (const auto* e = std::get_if<JoinRefused>(&event)) HandleJoinRefused(turn, *e);
   if (const auto* e = std::get_if<ResumeChosen>(&event)) StartGeneration(turn, *e);
   if (const auto* e = std::get_if<CheckpointStored>(&event)) HandleCheckpointStored(turn, *e);
   if (const auto* e = std::get_if<ControlAsked>(&event)) HandleControl(turn, *e);
   if (const auto* e = std::get_if<HookEnded>(&event)) HandleHookEnded(turn, *e);
   if (std::holds_alternative<TimePassed>(event)) HandleTime(turn);
+  for (const std::string& name : turn.overflown) {
+    LoseNode(turn, name, "more messages wait for it than it may leave unanswered");
+  }
   TellPaused(turn);
+  LookUpSilence(state);
   return out;
 }
 

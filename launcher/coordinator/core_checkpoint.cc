@@ -8,11 +8,6 @@
 namespace ddprun::coordinator {
 namespace {
 
-bool AllReadyAndAlive(const Generation& g) {
-  return !g.workers.empty() && std::all_of(g.workers.begin(), g.workers.end(),
-                                           [](const Worker& w) { return w.ready && !w.exited; });
-}
-
 v1::CoordinatorMessage SettledMessage(const Turn& turn, uint64_t step, bool committed,
                                       const std::string& reason) {
   v1::CoordinatorMessage message;
@@ -91,6 +86,10 @@ void AddShards(Turn& turn, PendingCheckpoint& checkpoint, const v1::CheckpointFa
 
 }  // namespace
 
+bool AllReadyAndAlive(const Generation& g) {
+  return !g.workers.empty() && g.ready == g.workers.size() && g.exited == 0;
+}
+
 void AskToStop(Turn& turn, const ControlAsked& asked) {
   State& s = turn.state;
   AskToContinue(turn);  // a stopped process cannot leave in its own way
@@ -111,6 +110,9 @@ void AskToStop(Turn& turn, const ControlAsked& asked) {
     case Phase::kRunning:
       if (s.stop.kill) return EndGeneration(turn, false, s.stop.reason, v1::StopWorkers::KILL);
       if (again) return;
+      if (s.generation.resize && s.generation.agreement && s.generation.agreement->stop) {
+        return;  // they are stopping with a checkpoint already
+      }
       if (!AllReadyAndAlive(s.generation)) return StopBySignal(turn, s.stop.reason);
       s.stop_deadline_ns = turn.now_ns + GraceNs(s);
       return MaybeRequestEdge(turn);
@@ -153,7 +155,7 @@ void HandleControl(Turn& turn, const ControlAsked& asked) {
 void MaybeRequestEdge(Turn& turn) {
   State& s = turn.state;
   Generation& g = s.generation;
-  const bool stop = s.stop.requested;
+  const bool stop = s.stop.requested || g.resize.has_value();
   if (s.phase != Phase::kRunning || (!stop && !s.checkpoint_wanted)) return;
   // One at a time, however often a person asks; only a stop does not wait for a checkpoint that is
   // on its way.

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "launcher/coordinator/strikes.h"
 #include "launcher/coordinator/turn.h"
 
@@ -10,6 +11,36 @@ namespace ddprun::coordinator {
 namespace {
 
 constexpr int32_t kExitTimeLimit = 124;
+constexpr int32_t kExitNodesMissing = 3;
+constexpr int32_t kExitNodeLost = 4;
+constexpr size_t kNamesMax = 16;  // in the text of a job's end
+
+std::string Names(std::vector<std::string> names) {
+  const size_t all = names.size();
+  if (all > kNamesMax) names.resize(kNamesMax);
+  std::string text = absl::StrJoin(names, ", ");
+  if (all > kNamesMax) absl::StrAppend(&text, " and ", all - kNamesMax, " more");
+  return text;
+}
+
+// L39: how many came, who, and who is missing as far as that is known.
+std::string MissingText(const State& state) {
+  std::vector<std::string> here, missing;
+  const std::set<std::string> out = LeftOut(state);
+  for (const auto& [name, node] : state.nodes) {
+    if (MayTakePart(node) && !out.contains(name)) here.push_back(name);
+  }
+  for (const std::string& name : state.spec.membership().expected_nodes()) {
+    if (std::find(here.begin(), here.end(), name) == here.end()) missing.push_back(name);
+  }
+  std::string text = absl::StrCat(here.size(), " of ", state.spec.nodes_min(), " nodes ",
+                                  state.ever_complete ? "were here" : "came", " within ",
+                                  state.spec.join_timeout_seconds(), " s",
+                                  state.ever_complete ? " after the last generation" : "");
+  if (!here.empty()) absl::StrAppend(&text, ": ", Names(here));
+  if (!missing.empty()) absl::StrAppend(&text, "; missing: ", Names(missing));
+  return absl::StrCat(text, " (--join-timeout)");
+}
 
 // When this run of ddprun has to stop; 0: never, or it stops already.
 int64_t TimeLimitNs(const State& state) {
@@ -26,9 +57,7 @@ int64_t InitDeadlineNs(const State& state) {
   if (g.examination && g.examination->for_init) return 0;  // it has passed
   const bool trainer = !state.spec.train_config_json().empty();
   const int64_t from_ns = trainer ? g.started_ns : g.first_ready_ns;
-  const bool all = std::all_of(g.workers.begin(), g.workers.end(),
-                               [](const Worker& w) { return w.ready || w.exited; });
-  if (from_ns == 0 || all) return 0;
+  if (from_ns == 0 || g.ready_or_exited == g.workers.size()) return 0;
   return from_ns + g.paused_ns + static_cast<int64_t>(seconds * kSecondNs);
 }
 
@@ -39,7 +68,9 @@ int64_t AwaitCauseNs(const State& state) {
 void LetNodesIn(Turn& turn) {
   const std::vector<std::string> names = LetIn(turn.state);
   for (const std::string& name : names) turn.Record("node_let_in", {{"node", name}});
-  if (!names.empty()) MaybePlanGeneration(turn);
+  if (names.empty()) return;
+  MaybePlanGeneration(turn);
+  ConsiderGrowth(turn);
 }
 
 void ReachTimeLimit(Turn& turn) {
@@ -60,6 +91,8 @@ void HandleTime(Turn& turn) {
   State& s = turn.state;
   LoseSilentNodes(turn);
   LetNodesIn(turn);
+  TellTallies(turn);
+  GrowIfDue(turn);
   const int64_t limit_ns = TimeLimitNs(s);
   if (limit_ns != 0 && turn.now_ns >= limit_ns) ReachTimeLimit(turn);
   const int64_t await_ns = AwaitCauseNs(s);
@@ -82,15 +115,12 @@ void HandleTime(Turn& turn) {
   switch (s.phase) {
     case Phase::kWaiting:
       s.deadline_ns = 0;
-      if (s.last_call_ns != 0) {  // enough are here; only latecomers are missing
-        s.last_call_ns = turn.now_ns;
-        MaybePlanGeneration(turn);
-        if (s.phase != Phase::kWaiting) return;
-      }
+      MaybePlanGeneration(turn, /*late=*/true);  // enough may be here, and only others are missing
+      if (s.phase != Phase::kWaiting) return;
       return Finish(turn, {.status = "failed",
-                           .exit_code = s.ever_complete ? 4 : 3,
+                           .exit_code = s.ever_complete ? kExitNodeLost : kExitNodesMissing,
                            .failure_kind = s.ever_complete ? "node_lost" : "nodes_missing",
-                           .reason = "not enough nodes came before the deadline"});
+                           .reason = MissingText(s)});
     case Phase::kBackingOff:
       return WaitForNodes(turn);
     case Phase::kChoosing:
@@ -118,10 +148,9 @@ int64_t NextDeadlineNs(const State& state) {
     if (!WaitsPaused(state)) consider(state.last_call_ns);
     consider(state.not_before_ns);
   }
-  if (state.spec.lease_seconds() > 0) {
-    const int64_t silence = SilenceNs(state);
-    for (const auto& [name, node] : state.nodes) consider(node.last_heard_ns + silence);
-  }
+  consider(state.silence_ns);
+  consider(state.grow_ns);
+  consider(NextTallyNs(state));
   return next;
 }
 

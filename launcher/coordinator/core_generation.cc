@@ -13,17 +13,47 @@ namespace {
 
 // A worker that lost its peer is often gone before that peer: S6 asks for 0.3 s around each other.
 constexpr int64_t kAwaitCauseNs = kSecondNs / 2;
-constexpr int64_t kLastCallNs = 3 * kSecondNs;  // for MIN:MAX nodes, as long as a lease
+constexpr int64_t kTimeMaxNs = int64_t{1} << 62;  // a worker's end; sums must not overflow
+constexpr int64_t kLastCallNs = 3 * kSecondNs;    // for MIN:MAX nodes, as long as a lease
+
+constexpr size_t kPlacesTold = 4096;  // ranks; a longer list would not fit in a variable
 
 bool AllExited(const Generation& generation) {
-  return std::all_of(generation.workers.begin(), generation.workers.end(),
-                     [](const Worker& worker) { return worker.exited.has_value(); });
+  return generation.exited == generation.workers.size();
 }
 
 bool AllExitedWell(const Generation& generation) {
-  return std::all_of(generation.workers.begin(), generation.workers.end(), [](const Worker& w) {
-    return w.exited && w.exited->exit_code() == 0 && w.exited->signal() == 0;
+  return generation.exited_well == generation.workers.size();
+}
+
+// A node whose stream is broken is back or lost within its lease; the next generation is not begun
+// without it only to be resized at once.
+bool SomeoneReturns(const State& state) {
+  const std::set<std::string> out = LeftOut(state);
+  return std::any_of(state.nodes.begin(), state.nodes.end(), [&](const auto& entry) {
+    const Node& node = entry.second;
+    return !node.attached && !node.leaving && !node.released && !out.contains(entry.first);
   });
+}
+
+void AddPlaces(const State& state, v1::StartWorkers& start, size_t group_rank) {
+  const Generation& g = state.generation;
+  auto address_of = [&](size_t index) { return state.nodes.at(g.placements[index].node).address; };
+  const size_t count = g.placements.size();
+  start.set_master_address(address_of(0));
+  if (count > 1) {
+    const uint32_t wished = state.spec.launching().master_port();
+    start.set_master_port(wished != 0 ? wished : state.nodes.at(g.placements[0].node).master_port);
+    start.set_next_address(address_of((group_rank + 1) % count));
+  }
+  if (g.workers.size() > kPlacesTold) return;
+  for (size_t i = 0; i < count; ++i) {
+    v1::NodePlace* place = start.add_nodes();
+    place->set_node(g.placements[i].node);
+    place->set_address(address_of(i));
+    place->set_first_rank(g.placements[i].first_rank);
+    place->set_count(g.placements[i].count);
+  }
 }
 
 v1::StartWorkers StartOrder(const State& state, const Placement& placement, size_t group_rank) {
@@ -39,6 +69,7 @@ v1::StartWorkers StartOrder(const State& state, const Placement& placement, size
   start.set_group_world_size(static_cast<uint32_t>(g.placements.size()));
   start.set_restart_count(state.history.restarts_charged);
   start.set_resume_step(g.resume_step);
+  AddPlaces(state, start, group_rank);
   return start;
 }
 
@@ -59,7 +90,7 @@ void WaitForNodes(Turn& turn) {
   MaybePlanGeneration(turn);
 }
 
-void MaybePlanGeneration(Turn& turn) {
+void MaybePlanGeneration(Turn& turn, bool late) {
   State& s = turn.state;
   if (s.phase != Phase::kWaiting || turn.now_ns < s.not_before_ns || s.pause.wanted) return;
   const bool stale = std::any_of(s.nodes.begin(), s.nodes.end(), [](const auto& entry) {
@@ -74,14 +105,21 @@ void MaybePlanGeneration(Turn& turn) {
     s.last_call_ns = 0;  // begins anew when enough are here again
     return;
   }
-  if (here < s.spec.nodes_max()) {
-    if (s.last_call_ns == 0) s.last_call_ns = turn.now_ns + kLastCallNs;
-    if (turn.now_ns < s.last_call_ns) return;
+  if (here < s.spec.nodes_max() && !late) {
+    // Others may be on their way only before the first generation; later each comes by a resize.
+    if (!s.ever_complete) {
+      if (s.last_call_ns == 0) s.last_call_ns = turn.now_ns + kLastCallNs;
+      if (turn.now_ns < s.last_call_ns) return;
+    } else if (SomeoneReturns(s)) {
+      return;
+    } else if (s.spec.membership().wait_for_replacement() && here < s.last_placements.size()) {
+      return;  // until the deadline
+    }
   }
   s.ever_complete = true;
   s.phase = Phase::kChoosing;
   s.deadline_ns = 0;
-  s.last_call_ns = 0;
+  s.last_call_ns = s.grow_ns = s.grow_since_ns = 0;
   const uint64_t number = s.generation.number + 1;
   s.generation = Generation{};
   s.generation.number = number;
@@ -121,16 +159,15 @@ void StartGeneration(Turn& turn, const ResumeChosen& chosen) {
   turn.Record(
       "generation_started",
       {{"world_size", assignment.world_size}, {"nodes", names}, {"resume_step", chosen.step}});
-  const std::string master = s.nodes.at(g.placements[0].node).address;
   for (size_t i = 0; i < g.placements.size(); ++i) {
     Node& node = s.nodes.at(g.placements[i].node);
     node.stopped = false;
     v1::CoordinatorMessage message;
     *message.mutable_start_workers() = StartOrder(s, g.placements[i], i);
-    message.mutable_start_workers()->set_master_address(master);
     message.mutable_start_workers()->set_resume_from(chosen.path);
     turn.Send(node, std::move(message));
   }
+  ConsiderGrowth(turn);  // somebody may have come while the checkpoint was looked up
 }
 
 void EndGeneration(Turn& turn, bool failed, const std::string& reason, v1::StopWorkers::Mode mode) {
@@ -139,7 +176,7 @@ void EndGeneration(Turn& turn, bool failed, const std::string& reason, v1::StopW
   if (s.phase != Phase::kRunning && s.phase != Phase::kStopping) return;
   if (s.phase == Phase::kRunning) {
     s.phase = Phase::kStopping;
-    s.stop_deadline_ns = 0;
+    s.stop_deadline_ns = s.grow_ns = s.grow_since_ns = 0;
     g.failed = failed;
     g.end_reason = reason;
     g.ended_ns = turn.now_ns;
@@ -164,6 +201,10 @@ void HandleWorkerExited(Turn& turn, const v1::WorkerExited& exited) {
   if (exited.rank() >= g.workers.size() || g.workers[exited.rank()].exited) return;
   Worker& worker = g.workers[exited.rank()];
   worker.exited = exited;
+  worker.exited->set_time_ns(std::clamp<int64_t>(exited.time_ns(), 0, kTimeMaxNs));
+  if (!worker.ready) ++g.ready_or_exited;
+  ++g.exited;
+  if (exited.exit_code() == 0 && exited.signal() == 0) ++g.exited_well;
   worker.cause = ExitCause(worker, exited);
   nlohmann::ordered_json fields = {{"rank", exited.rank()}, {"pid", exited.pid()}};
   if (exited.signal() != 0) {
@@ -179,6 +220,14 @@ void HandleWorkerExited(Turn& turn, const v1::WorkerExited& exited) {
       if (g.await_cause_until_ns == 0) g.await_cause_until_ns = turn.now_ns + kAwaitCauseNs;
       return;
     }
+    if (exited.stopped_by_us()) {  // by its node's own decision: no order of ours is out
+      g.ended_for = Cause::kNodeLost;
+      g.blamed_node = worker.node;
+      return EndGeneration(
+          turn, true,
+          absl::StrCat("node ", worker.node, " ended its workers: it leaves, or its lease ran out"),
+          v1::StopWorkers::ABORT);
+    }
     EndGeneration(turn, true, absl::StrCat("rank ", exited.rank(), " ", DescribeExit(exited)),
                   v1::StopWorkers::ABORT);
   } else if (AllExited(g) && !AllExitedWell(g)) {
@@ -186,7 +235,8 @@ void HandleWorkerExited(Turn& turn, const v1::WorkerExited& exited) {
   } else if (AllExitedWell(g)) {
     // Each keeper ends by itself when its workers are gone; nobody needs an order.
     s.phase = Phase::kStopping;
-    g.end_reason = "finished";
+    s.grow_ns = s.grow_since_ns = s.stop_deadline_ns = 0;
+    g.end_reason = kFinishedReason;
     g.ended_ns = turn.now_ns;
   } else {
     // A rank that is through needs no agreed step; those that wait for one must not wait for it.
@@ -201,6 +251,7 @@ void EndForLostPeers(Turn& turn) {
 
 void HandleGenerationStopped(Turn& turn, Node& node, const v1::GenerationStopped& stopped) {
   node.stopped = true;
+  node.master_port = stopped.master_port();
   if (stopped.unkillable_pids_size() > 0) {
     nlohmann::ordered_json pids(
         std::vector<int32_t>(stopped.unkillable_pids().begin(), stopped.unkillable_pids().end()));
@@ -220,6 +271,7 @@ void HandleGenerationStopped(Turn& turn, Node& node, const v1::GenerationStopped
                     v1::StopWorkers::ABORT);
     }
   }
+  if (turn.state.phase == Phase::kStopping) ReleaseLeaving(turn);
   AfterStop(turn);
 }
 
@@ -234,9 +286,12 @@ void AfterStop(Turn& turn) {
   }
   AccountGeneration(s, HadStarted(turn));
   if (g.failed) return AfterFailure(turn);
+  const bool resized = WasResized(s);
+  const std::string& reason = resized ? g.resize->reason : g.end_reason;
   turn.Record("generation_ended",
-              {{"reason", s.stop.requested ? s.stop.reason : g.end_reason}, {"rank", -1}});
+              {{"reason", s.stop.requested ? s.stop.reason : reason}, {"rank", -1}});
   if (s.stop.requested) return FinishStopped(turn);
+  if (resized) return AfterResize(turn);
   Finish(turn, {"succeeded", 0, "", ""});
 }
 
@@ -250,6 +305,7 @@ void FinishStopped(Turn& turn) {
 void Finish(Turn& turn, Outcome outcome) {
   State& s = turn.state;
   s.phase = Phase::kFinished;
+  s.exit_code = outcome.exit_code;
   s.deadline_ns = 0;
   nlohmann::ordered_json fields = {{"status", outcome.status}, {"exit_code", outcome.exit_code}};
   fields.update(AccountEnd(s));

@@ -55,6 +55,7 @@ void AskToContinue(Turn& turn) {
   turn.Record("job_continued", {{"seconds", static_cast<double>(paused_ns) / kSecondNs}});
   if (s.phase == Phase::kRunning) SignalMembers(turn, SIGCONT);
   if (s.phase == Phase::kWaiting) MaybePlanGeneration(turn);
+  ConsiderGrowth(turn);
   if (s.phase == Phase::kChoosing && start_held) {
     turn.out.push_back(ChooseResume{s.generation.number});
   }

@@ -50,6 +50,7 @@ void Turn::Record(const char* name, nlohmann::ordered_json fields) {
 
 void Turn::Send(Node& node, v1::CoordinatorMessage message) {
   out.push_back(SendToNode{node.name, node.incarnation, node.link.Send(std::move(message))});
+  if (node.link.overflowed()) overflown.push_back(node.name);
 }
 
 Node* Turn::MemberOf(const Placement& placement) {
@@ -88,9 +89,7 @@ void HandleWorkerStarted(Turn& turn, const v1::WorkerStarted& started) {
                                    {"node", worker->node},
                                    {"pid", started.pid()}};
   Generation& g = turn.state.generation;
-  const bool all = std::all_of(g.workers.begin(), g.workers.end(),
-                               [](const Worker& other) { return other.started; });
-  if (all && turn.state.phase == Phase::kRunning) {
+  if (++g.started == g.workers.size() && turn.state.phase == Phase::kRunning) {
     g.all_started_ns = turn.now_ns;
     fields.update(AccountAllStarted(turn.state));
   }
@@ -102,9 +101,12 @@ void HandleWorkerReady(Turn& turn, const v1::WorkerReady& ready) {
   if (worker == nullptr || worker->ready) return;
   worker->ready = true;
   Generation& g = turn.state.generation;
+  ++g.ready;
+  if (!worker->exited) ++g.ready_or_exited;
   if (g.first_ready_ns == 0) g.first_ready_ns = turn.now_ns;
   turn.Record("worker_ready", {{"rank", ready.rank()}});
   MaybeRequestEdge(turn);
+  if (g.ready == g.workers.size()) ConsiderGrowth(turn);
 }
 
 void HandleWorkerFailed(Turn& turn, const v1::WorkerFailed& failed) {

@@ -1,8 +1,11 @@
 // Which nodes take part in the next generation, and which ranks each holds. Pure.
 //
-// Rules: a node keeps its place where it can; wishes (--node-rank) come first; new nodes follow in
-// the order in which they joined; ranks of a node are consecutive; nodes beyond `nodes_max` stay
-// spares; nodes that are `left_out` (strikes.h) take no part.
+// Rules: members of the generation before take part first, then nodes with a wish (--node-rank),
+// then the others in the order in which they joined; nodes beyond `nodes_max` stay spares; nodes
+// that are `left_out` (strikes.h), leave or are not attached take no part. Among those that do,
+// each has the place that it wishes, else the one that it had, else what is left: a newcomer takes
+// the place of a lost node, and the others' ranks stay where their counts are equal. Ranks of a
+// node are consecutive.
 #pragma once
 
 #include <map>

@@ -7,6 +7,8 @@
 //   kStopping   the generation is over; we wait until nothing of it is left on any live node
 //   kBackingOff a restart is due at `deadline_ns`
 //   kFinished   terminal
+// Between generations nodes come and go; while one runs, a newcomer or a node that leaves asks for
+// a planned resize (core_resize.cc): a checkpoint, kStopping, and the next one free of charge.
 // Invariants: `generation` only grows; exactly one generation has live workers; a node in `nodes`
 // is alive (attached or within its lease).
 #pragma once
@@ -59,6 +61,15 @@ struct Node {
   int64_t clock_offset_ns = 0;    // coordinator minus node
   bool stopped = true;            // nothing of the current generation is left here
   uint64_t stale_generation = 0;  // of an earlier coordinator, and still ending here; 0: none
+  uint64_t stream = 0;            // the present one
+  uint32_t master_port = 0;       // held there for MASTER_PORT; 0: none is
+  bool leaving = false;   // planned: it gets no more workers, and is released when it has none
+  bool released = false;  // … was: forgotten when its stream ends
+  std::string leave_reason;
+  // Another agent of this name that wants in: it is a namesake when this one is heard from since,
+  // and its successor otherwise.
+  std::string claimed_by;
+  int64_t claimed_ns = 0;
   ReliableLink<v1::CoordinatorMessage> link;
 };
 
@@ -114,6 +125,11 @@ struct Examination {
   std::map<uint32_t, v1::WorkerPlace> places;  // by rank
 };
 
+// The generation is being ended for another one with more or fewer nodes.
+struct Resize {
+  std::string reason;
+};
+
 // Ctrl-Z (core_pause.cc).
 struct Pause {
   bool wanted = false;
@@ -127,6 +143,15 @@ struct Generation {
   uint64_t number = 0;  // 0: none yet
   std::vector<Placement> placements;
   std::vector<Worker> workers;  // by rank
+  // How many of them have started, are ready, are ready or have exited, have exited, and with 0:
+  // each message would cost a look at all of them otherwise.
+  uint32_t started = 0;
+  uint32_t ready = 0;
+  uint32_t ready_or_exited = 0;
+  uint32_t exited = 0;
+  uint32_t exited_well = 0;
+  std::optional<Resize> resize;
+  bool has_result = false;  // rank 0 has told the job's result: it is through
   uint64_t resume_step = 0;
   int64_t started_ns = 0;
   uint64_t step = 0;        // newest completed step seen
@@ -234,8 +259,20 @@ struct Accounts {
   std::map<std::string, double> lost_by_cause;
 };
 
+// Something that may come from outside in any number: told at most once a second, with a count.
+struct Tally {
+  uint64_t untold = 0;
+  int64_t told_ns = 0;  // 0: never
+  std::string node;     // the last one
+  std::string peer;
+  std::string reason;
+};
+
 struct State {
   v1::JobSpec spec;
+  std::string version;                          // of this ddprun
+  std::map<std::string, std::string> versions;  // what all nodes must have; empty: not known yet
+  std::string versions_of;                      // whose they are
   std::string leader_token;
   Phase phase = Phase::kWaiting;
   int64_t now_ns = 0;
@@ -247,6 +284,12 @@ struct State {
   bool ever_complete = false;  // enough nodes have been here once
   int64_t not_before_ns = 0;   // workers of an earlier coordinator may live until then; 0: none
   int64_t last_call_ns = 0;    // with MIN of MIN:MAX nodes here, latecomers are awaited until then
+  int64_t grow_ns = 0;         // a newcomer is to be taken in then; 0: none
+  int64_t grow_since_ns = 0;   // the first of those newcomers came
+  int64_t silence_ns = 0;      // no node is lost by its silence before; 0: to be looked up
+  int32_t exit_code = 0;       // once finished
+  std::map<int, Tally> refusals;  // by v1::Refusal::Kind
+  Tally rejected;                 // messages of nodes that are not theirs to send
   Generation generation;
   std::vector<Placement> last_placements;  // for stable ranks
   uint64_t next_edge_id = 1;

@@ -21,7 +21,7 @@ double CooldownSeconds(double base, uint32_t times_out) {
 
 bool IsAlone(const State& state, const std::string& node) {
   return std::none_of(state.nodes.begin(), state.nodes.end(), [&](const auto& entry) {
-    return entry.second.attached && entry.first != node;
+    return MayTakePart(entry.second) && entry.first != node;
   });
 }
 
@@ -54,6 +54,10 @@ void LeaveOut(State& state, const std::string& node) {
   PutOut(state.strikes[node], state.now_ns, kCooldownSecondsMax);
 }
 
+bool MayTakePart(const Node& node) {
+  return node.attached && !node.leaving && !node.released;
+}
+
 std::vector<std::string> LetIn(State& state) {
   std::vector<std::string> names;
   for (auto& [name, entry] : state.strikes) {
@@ -84,7 +88,7 @@ int64_t NextLetInNs(const State& state) {
 size_t UsableNodes(const State& state, const std::string& but) {
   return static_cast<size_t>(
       std::count_if(state.nodes.begin(), state.nodes.end(), [&](const auto& entry) {
-        if (!entry.second.attached || entry.first == but) return false;
+        if (!MayTakePart(entry.second) || entry.first == but) return false;
         auto struck = state.strikes.find(entry.first);
         return struck == state.strikes.end() || !struck->second.out;
       }));

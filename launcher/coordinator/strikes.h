@@ -34,7 +34,9 @@ std::vector<std::string> LetIn(State& state);
 std::set<std::string> LeftOut(const State& state);
 // When the next cool-down ends; 0: no node is left out.
 int64_t NextLetInNs(const State& state);
-// Attached nodes, without those that are left out and without `but`.
+// Attached and not about to leave.
+bool MayTakePart(const Node& node);
+// Those of them that are not left out, without `but`.
 size_t UsableNodes(const State& state, const std::string& but = "");
 
 }  // namespace ddprun::coordinator

@@ -10,6 +10,9 @@
 
 namespace ddprun::coordinator {
 
+// Generation.end_reason where every worker ended by itself, with 0.
+constexpr char kFinishedReason[] = "finished";
+
 struct Turn {
   State& state;
   int64_t now_ns;
@@ -22,17 +25,44 @@ struct Turn {
   void SendToMembers(const v1::CoordinatorMessage& message);
   Node* MemberOf(const Placement& placement);
   bool IsMember(const std::string& node) const;
+
+  // Nodes whose link holds more than it may; lost at the end of the Step.
+  std::vector<std::string> overflown{};
 };
 
-// core_nodes.cc: who is here.
+// core_join.cc: who comes in, and who does not.
 void HandleHello(Turn& turn, const NodeMessage& event);
+void HandleJoinRefused(Turn& turn, const JoinRefused& refused);
+// Tells what was counted since, once a second.
+void TellTallies(Turn& turn);
+int64_t NextTallyNs(const State& state);
+
+// core_gate.cc: a node speaks for its own ranks only. False: dropped and counted.
+bool MaySay(Turn& turn, const Node& node, const v1::AgentMessage& message);
+
+// core_resize.cc: nodes that leave, and newcomers that are taken in.
+void HandleLeaving(Turn& turn, Node& node, const v1::Leaving& leaving);
+// Nothing runs any more on nodes that leave: they may go.
+void ReleaseLeaving(Turn& turn);
+// Something has changed that may let newcomers in.
+void ConsiderGrowth(Turn& turn);
+void GrowIfDue(Turn& turn);
+// The generation that is over was ended for a resize, and not by its own end.
+bool WasResized(const State& state);
+void AfterResize(Turn& turn);
+
+// core_nodes.cc: who is here.
 void HandleHeartbeat(Turn& turn, Node& node, const v1::Heartbeat& heartbeat);
-void LoseNode(Turn& turn, std::string name, const std::string& reason);
+// `cut`: its stream is ended from here; otherwise the agent ends it, having read why.
+void LoseNode(Turn& turn, std::string name, const std::string& reason, bool cut = true);
 void LoseSilentNodes(Turn& turn);
+// Looks up when the next node may be lost by its silence, where that is not known.
+void LookUpSilence(State& state);
 
 // core_generation.cc: from one generation to the next.
 void WaitForNodes(Turn& turn);
-void MaybePlanGeneration(Turn& turn);
+// `late`: the time to wait for more nodes than are needed is over.
+void MaybePlanGeneration(Turn& turn, bool late = false);
 void StartGeneration(Turn& turn, const ResumeChosen& chosen);
 void EndGeneration(Turn& turn, bool failed, const std::string& reason, v1::StopWorkers::Mode mode);
 void HandleWorkerExited(Turn& turn, const v1::WorkerExited& exited);
@@ -80,6 +110,7 @@ void TellPaused(Turn& turn);
 // core_checkpoint.cc: agreed steps, shards, commits, stops.
 void HandleCheckpointFact(Turn& turn, const v1::CheckpointFact& fact);
 void HandleCheckpointStored(Turn& turn, const CheckpointStored& stored);
+bool AllReadyAndAlive(const Generation& g);
 void DropCheckpoint(Turn& turn, const std::string& reason);
 void HandleEdge(Turn& turn, const v1::EdgeReached& edge);
 void HandleControl(Turn& turn, const ControlAsked& asked);

@@ -21,8 +21,15 @@ void Checker::OnRecord(const coordinator::State& state, const nlohmann::ordered_
     rejected_ = true;
   } else if (name == "generation_started") {
     ++generations_;
+    OnGeneration(state, event);
+  } else if (name == "resize_planned") {
+    resizing_ = true;
   } else if (name == "generation_ended") {
-    if (state.generation.failed) ++failed_;
+    // The state may be that of the next generation already.
+    if (state.generation.failed || event.contains("cause")) {
+      ++failed_;
+      resizing_ = false;  // it failed before
+    }
   } else if (name == "restart_scheduled") {
     OnRestart(state, event);
   } else if (name == "node_left_out") {
@@ -41,7 +48,31 @@ uint64_t Checker::Counted(const coordinator::State& state) const {
       }));
 }
 
+void Checker::OnGeneration(const coordinator::State& state, const nlohmann::ordered_json& event) {
+  std::vector<std::string> nodes;
+  for (const auto& name : event["nodes"]) nodes.push_back(name.get<std::string>());
+  const v1::JobSpec& spec = state.spec;
+  if (nodes.size() < spec.nodes_min() || nodes.size() > spec.nodes_max()) {
+    Violate("I18", absl::StrCat("a generation of ", nodes.size(), " nodes, of ", spec.nodes_min(),
+                                " to ", spec.nodes_max()));
+  }
+  const bool wishes = std::any_of(state.nodes.begin(), state.nodes.end(), [](const auto& entry) {
+    return entry.second.node_rank_wanted >= 0;
+  });
+  for (size_t i = 0; i < nodes_.size() && nodes.size() == nodes_.size() && !wishes; ++i) {
+    const auto now = std::find(nodes.begin(), nodes.end(), nodes_[i]);
+    if (now != nodes.end() && *now != nodes[i]) {
+      Violate("I19", absl::StrCat("node ", nodes_[i], " has left its place ", i));
+    }
+  }
+  nodes_ = std::move(nodes);
+}
+
 void Checker::OnRestart(const coordinator::State& state, const nlohmann::ordered_json& event) {
+  if (resizing_ && !event.contains("free")) {
+    Violate("I17", "a planned resize is charged to the budget");
+  }
+  resizing_ = false;
   if (event.contains("free")) {
     ++free_;
   } else {
@@ -153,6 +184,8 @@ void Checker::CoordinatorRestarts(uint64_t newest_generation) {
   failed_ = charged_ = free_ = 0;
   charged_ns_.clear();
   left_out_.clear();
+  resizing_ = false;
+  nodes_.clear();
   committed_step_ = 0;
   stop_asked_ = false;
   stop_signal_ = 0;

@@ -17,6 +17,9 @@
 //  I13 a job succeeds only when every rank of its last generation ended with 0
 //  I16 a generation in which a worker stands still ends within the hang timeout, the bound of an
 //  examination and the grace
+//  I17 a planned resize is free of charge
+//  I18 a generation has MIN to MAX nodes
+//  I19 where one node is replaced, the others keep their places
 // I1, I4, I10 to I13 and I16 are observed by the world (world.h), which knows processes and time;
 // the others here. Pure values.
 #pragma once
@@ -58,6 +61,7 @@ class Checker {
 
  private:
   void OnRecord(const coordinator::State& state, const nlohmann::ordered_json& event);
+  void OnGeneration(const coordinator::State& state, const nlohmann::ordered_json& event);
   void OnStarts(const std::vector<const v1::StartWorkers*>& starts);
   void OnRestart(const coordinator::State& state, const nlohmann::ordered_json& event);
   void CheckBudget(const coordinator::State& state);
@@ -73,6 +77,8 @@ class Checker {
   uint64_t free_ = 0;
   std::vector<int64_t> charged_ns_;
   std::set<std::string> left_out_;  // nodes
+  bool resizing_ = false;           // the next restart is that of a planned resize
+  std::vector<std::string> nodes_;  // of the last generation
   coordinator::ResumeChosen chosen_;
   uint64_t committed_step_ = 0;
   bool rejected_ = false;  // in this transition

@@ -20,14 +20,16 @@ namespace ddprun::sim {
 namespace {
 
 constexpr char kUsage[] =
-    "Usage: ddprun-sim --seeds A..B | --fresh N  [--jobs N] [--trace] [--no-faults]\n"
+    "Usage: ddprun-sim --seeds A..B | --fresh N  [--jobs N] [--trace] [--no-faults | "
+    "--membership]\n"
     "Runs each seed: a job of 8 to 16 nodes (or one) with faults, under virtual time. A broken\n"
     "invariant prints the seed and its trace, and ends with exit code 1.\n"
     "  --seeds A..B  these seeds, both included (one number: that one)\n"
     "  --fresh N     N seeds from a random one on, which is printed\n"
     "  --jobs N      threads (default: one per processor)\n"
     "  --trace       print what happens in each seed\n"
-    "  --no-faults   nothing goes wrong\n";
+    "  --no-faults   nothing goes wrong\n"
+    "  --membership  nodes leave and come back, and nothing else goes wrong\n";
 constexpr uint64_t kJobsMax = 1024;
 
 struct Options {
@@ -37,6 +39,7 @@ struct Options {
   bool seeds_given = false;
   bool trace = false;
   bool faults = true;
+  bool only_membership = false;
 };
 
 bool ParseSeeds(const std::string& text, Options& options) {
@@ -79,6 +82,10 @@ std::optional<Options> Parse(const std::vector<std::string>& arguments) {
     }
     if (name == "--no-faults") {
       options.faults = false;
+      continue;
+    }
+    if (name == "--membership") {
+      options.only_membership = true;
       continue;
     }
     if (name == "--seeds") {
@@ -132,7 +139,7 @@ class Runner {
     while (!stopped_) {
       const uint64_t seed = next_++;
       if (seed > options_.last) return;
-      SeedReport report = RunSeed(seed, options_.faults, options_.trace);
+      SeedReport report = RunSeed(seed, options_.faults, options_.trace, options_.only_membership);
       Take(std::move(report));
     }
   }
@@ -165,10 +172,13 @@ class Runner {
 
   // The trace is a function of the seed, so it is made only now.
   int Explain() {
-    const SeedReport again = RunSeed(total_.seed, options_.faults, true);
+    const SeedReport again = RunSeed(total_.seed, options_.faults, true, options_.only_membership);
     if (!options_.trace) std::fwrite(again.trace.data(), 1, again.trace.size(), stdout);
     std::printf("%s\nagain: ddprun-sim --seeds %llu%s\n", total_.violation.c_str(),
-                Number(total_.seed), options_.faults ? "" : " --no-faults");
+                Number(total_.seed),
+                options_.only_membership ? " --membership"
+                : options_.faults        ? ""
+                                         : " --no-faults");
     return 1;
   }
 

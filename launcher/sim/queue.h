@@ -25,6 +25,7 @@ enum class What : uint8_t {
   kDown,  // a coordinator's message arrived; stream, message
   kBroken,
   kAgentTime,
+  kLeaveAgain,
   kKeeperSaid,
   kKeeperGone,
   // for a keeper and its workers

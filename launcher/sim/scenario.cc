@@ -20,18 +20,24 @@ struct Weight {
   bool single_node;  // can happen on a single node
 };
 constexpr Weight kWeights[] = {
-    {FaultKind::kWorkerKilled, 20, true},  {FaultKind::kTwoWorkersKilled, 8, true},
-    {FaultKind::kWorkerError, 8, true},    {FaultKind::kWorkerExits, 6, true},
-    {FaultKind::kWorkerConfig, 1, true},   {FaultKind::kWorkerHangs, 5, true},
-    {FaultKind::kWorkerMistaken, 3, true}, {FaultKind::kWorkerCollides, 5, true},
-    {FaultKind::kNodePaused, 16, true},    {FaultKind::kAgentPaused, 10, false},
-    {FaultKind::kNodeDies, 8, false},      {FaultKind::kAgentKilled, 8, false},
-    {FaultKind::kAgentLeaves, 6, false},   {FaultKind::kKeeperKilled, 6, true},
-    {FaultKind::kStreamBreaks, 14, false}, {FaultKind::kPartition, 16, false},
-    {FaultKind::kShardFails, 8, true},     {FaultKind::kCommitFails, 6, true},
-    {FaultKind::kNewestCorrupt, 6, true},  {FaultKind::kCoordinatorPaused, 6, true},
-    {FaultKind::kSpawnFails, 1, true},     {FaultKind::kCoordinatorKilled, 6, false},
+    {FaultKind::kWorkerKilled, 20, true},     {FaultKind::kTwoWorkersKilled, 8, true},
+    {FaultKind::kWorkerError, 8, true},       {FaultKind::kWorkerExits, 6, true},
+    {FaultKind::kWorkerConfig, 1, true},      {FaultKind::kWorkerHangs, 5, true},
+    {FaultKind::kWorkerMistaken, 3, true},    {FaultKind::kWorkerCollides, 5, true},
+    {FaultKind::kNodePaused, 16, true},       {FaultKind::kAgentPaused, 10, false},
+    {FaultKind::kNodeDies, 8, false},         {FaultKind::kAgentKilled, 8, false},
+    {FaultKind::kAgentLeaves, 9, false},      {FaultKind::kKeeperKilled, 6, true},
+    {FaultKind::kAgentLeavesTwice, 4, false}, {FaultKind::kAgentLeavesNow, 4, false},
+    {FaultKind::kStreamBreaks, 14, false},    {FaultKind::kPartition, 16, false},
+    {FaultKind::kShardFails, 8, true},        {FaultKind::kCommitFails, 6, true},
+    {FaultKind::kNewestCorrupt, 6, true},     {FaultKind::kCoordinatorPaused, 6, true},
+    {FaultKind::kSpawnFails, 1, true},        {FaultKind::kCoordinatorKilled, 6, false},
 };
+
+constexpr FaultKind kMembershipFaults[] = {FaultKind::kAgentLeaves,      FaultKind::kAgentLeaves,
+                                           FaultKind::kAgentLeavesTwice, FaultKind::kAgentLeavesNow,
+                                           FaultKind::kAgentKilled,      FaultKind::kNodeDies,
+                                           FaultKind::kNodePaused};
 
 FaultKind DrawFault(Random& random, bool single_node) {
   uint32_t total = 0;
@@ -45,6 +51,17 @@ FaultKind DrawFault(Random& random, bool single_node) {
     left -= entry.weight;
   }
   return FaultKind::kWorkerKilled;
+}
+
+void DrawMembershipFaults(Random& random, Scenario& scenario) {
+  const int64_t count = random.Between(4, 16);
+  for (int64_t i = 0; i < count; ++i) {
+    scenario.faults.push_back(
+        {kMembershipFaults[random.Below(std::size(kMembershipFaults))],
+         static_cast<uint64_t>(random.Between(kFirstFaultEvent, 2 * kLastFaultEvent))});
+  }
+  std::stable_sort(scenario.faults.begin(), scenario.faults.end(),
+                   [](const FaultPlan& a, const FaultPlan& b) { return a.at_event < b.at_event; });
 }
 
 void DrawFaults(Random& random, Scenario& scenario) {
@@ -72,12 +89,15 @@ void DrawNodes(Random& random, Scenario& scenario) {
   const auto count =
       scenario.single_node ? 1 : static_cast<uint32_t>(random.Between(kNodesMin, kNodesMax));
   const bool wishes = random.Chance(0.2);
+  std::vector<int32_t> ranks;  // each is wished once at most
+  for (uint32_t i = 0; i < count; ++i) ranks.push_back(static_cast<int32_t>(i));
+  for (uint32_t i = count; i > 1; --i) std::swap(ranks[i - 1], ranks[random.Below(i)]);
   for (uint32_t i = 0; i < count; ++i) {
     NodePlan node;
     node.name = absl::StrCat("n", i);
     node.slots = static_cast<uint32_t>(
         scenario.single_node ? random.Between(2, 8) : 1 + random.Below(random.Chance(0.3) ? 4 : 2));
-    if (wishes && random.Chance(0.5)) node.rank_wanted = static_cast<int32_t>(random.Below(count));
+    if (wishes && random.Chance(0.5)) node.rank_wanted = ranks[i];
     // Most are there from the start; a few come late.
     node.joins_ns = random.Between(0, 300 * kMillisecondNs);
     if (random.Chance(0.1)) node.joins_ns = random.Between(0, 20 * kSecondNs);
@@ -91,6 +111,11 @@ void DrawNodes(Random& random, Scenario& scenario) {
   const bool elastic = !scenario.single_node && random.Chance(0.5);
   spec.set_nodes_max(most);
   spec.set_nodes_min(elastic ? static_cast<uint32_t>(random.Between(most / 2, most)) : most);
+  for (NodePlan& node : scenario.nodes) {
+    if (node.rank_wanted >= static_cast<int32_t>(most)) node.rank_wanted = -1;
+  }
+  spec.mutable_membership()->set_wait_for_replacement(random.Chance(0.3));
+  spec.mutable_membership()->set_keep_size(random.Chance(0.2));
   spec.set_processes_per_node(random.Chance(0.3) ? static_cast<uint32_t>(1 + random.Below(2)) : 0);
 }
 
@@ -151,6 +176,10 @@ const char* FaultName(FaultKind kind) {
       return "an agent is killed";
     case FaultKind::kAgentLeaves:
       return "an agent leaves";
+    case FaultKind::kAgentLeavesTwice:
+      return "an agent leaves, and is asked again";
+    case FaultKind::kAgentLeavesNow:
+      return "an agent leaves at once";
     case FaultKind::kKeeperKilled:
       return "a keeper is killed";
     case FaultKind::kStreamBreaks:
@@ -190,7 +219,7 @@ Scenario MakeScenario(uint64_t seed, uint64_t part, const ScenarioOptions& optio
   Scenario scenario;
   scenario.seed = seed;
   scenario.part = part;
-  scenario.single_node = of_seed.Chance(kSingleNodeShare);
+  scenario.single_node = of_seed.Chance(kSingleNodeShare) && !options.only_membership;
   scenario.random_seed = of_seed.Next() + part * 0xD1342543DE82EF95ULL;
   Random random(scenario.random_seed);
   scenario.random_seed = random.Next();
@@ -213,7 +242,8 @@ Scenario MakeScenario(uint64_t seed, uint64_t part, const ScenarioOptions& optio
   work.peers_hang = random.Chance(0.5) ? 0.3 : 0;
   work.ignores_term = random.Chance(0.5) ? 0.2 : 0;
   work.last_checkpoint_again = random.Chance(0.5);
-  if (options.faults) DrawFaults(random, scenario);
+  if (options.faults && options.only_membership) DrawMembershipFaults(random, scenario);
+  if (options.faults && !options.only_membership) DrawFaults(random, scenario);
   // Workers whose collectives have no deadline, so that only the launcher ends a hang.
   if (options.faults && random.Chance(0.5)) {
     scenario.spec.mutable_supervision()->set_hang_timeout_seconds(

@@ -57,7 +57,9 @@ enum class FaultKind {
   kAgentPaused,
   kNodeDies,
   kAgentKilled,
-  kAgentLeaves,
+  kAgentLeaves,       // it is asked to: with a checkpoint first
+  kAgentLeavesTwice,  // … and asked again, before or after it has been released
+  kAgentLeavesNow,    // without waiting for a checkpoint
   kKeeperKilled,
   kStreamBreaks,
   kPartition,
@@ -106,6 +108,8 @@ struct Scenario {
 
 struct ScenarioOptions {
   bool faults = true;  // false: nothing goes wrong
+  // R3: nodes leave and come back, in any order and speed, and little else goes wrong.
+  bool only_membership = false;
 };
 
 Scenario MakeScenario(uint64_t seed, uint64_t part, const ScenarioOptions& options);

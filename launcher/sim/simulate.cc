@@ -12,14 +12,15 @@ constexpr uint64_t kJobsOfSeedMax = 50;
 
 }  // namespace
 
-SeedReport RunSeed(uint64_t seed, bool with_faults, bool with_trace) {
+SeedReport RunSeed(uint64_t seed, bool with_faults, bool with_trace, bool only_membership) {
   SeedReport report;
   report.seed = seed;
   Trace trace(with_trace);
   std::optional<Disk> disk;
   coordinator::Past past;
   while (report.jobs < kJobsOfSeedMax && report.violation.empty()) {
-    Scenario scenario = MakeScenario(seed, report.jobs, {.faults = with_faults});
+    Scenario scenario = MakeScenario(seed, report.jobs,
+                                     {.faults = with_faults, .only_membership = only_membership});
     if (past.generation == 0 || !disk) {
       disk.emplace(scenario.spec.checkpoints_kept());
     } else {

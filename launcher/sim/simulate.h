@@ -23,6 +23,7 @@ struct SeedReport {
   std::string trace;      // when asked for
 };
 
-SeedReport RunSeed(uint64_t seed, bool with_faults, bool with_trace);
+// `only_membership`: nodes leave and come back, and nothing else goes wrong (R3).
+SeedReport RunSeed(uint64_t seed, bool with_faults, bool with_trace, bool only_membership = false);
 
 }  // namespace ddprun::sim

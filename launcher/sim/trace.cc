@@ -63,7 +63,8 @@ std::string DescribeFact(const v1::AgentMessage& m) {
     case M::kWorkerResult:
       return GenerationAndRank("WorkerResult", m.worker_result());
     case M::kLeaving:
-      return absl::StrCat("Leaving: ", m.leaving().reason());
+      return absl::StrCat("Leaving", m.leaving().planned() ? " as planned: " : ": ",
+                          m.leaving().reason());
     case M::kWorkerStalled:
       return GenerationAndRank("WorkerStalled", m.worker_stalled());
     case M::kWorkersExamined:

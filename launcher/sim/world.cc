@@ -145,8 +145,8 @@ void World::DispatchToAgent(const SimEvent& event) {
   }
   switch (event.what) {
     case What::kDown: {
-      agent::CoordinatorSaid said{down_.Take(event.slot), 0, 0};
-      if (!node.agent_alive || node.stream != event.id) return;
+      agent::CoordinatorSaid said{down_.Take(event.slot), 0, 0, event.id};
+      if (!node.agent_alive || streams_[event.id].agent != node.agent_number) return;
       if (said.message.has_heartbeat_answer()) {
         const auto& answer = said.message.heartbeat_answer();
         const int64_t real_ns = now_ns_ + node.plan.clock_offset_ns;
@@ -163,6 +163,10 @@ void World::DispatchToAgent(const SimEvent& event) {
       return Broken(node, event);
     case What::kAgentTime:
       return AgentTime(node, event);
+    case What::kLeaveAgain:
+      if (!node.agent_alive || node.agent_number != event.id) return;
+      Disturb(now_ns_);
+      return StepAgent(node, agent::LeaveAsked{"it was asked to again", false});
     case What::kKeeperSaid:
       return KeeperSaid(node, event);
     default:

@@ -184,6 +184,12 @@ void World::KeeperSaid(SimNode& node, const SimEvent& event) {
     exited->set_stopped_by_us(node.stop_ordered_ns != 0 &&
                               exited->time_ns() >=
                                   node.stop_ordered_ns + node.plan.clock_offset_ns);
+    // … or its keeper's, whose lease was over.
+    const SimKeeper& keeper = Keeper(node.keeper);
+    if (node.keeper != 0 && keeper.lease_until_ns != 0 &&
+        exited->time_ns() >= keeper.lease_until_ns + node.plan.clock_offset_ns) {
+      exited->set_stopped_by_us(true);
+    }
   }
   StepAgent(node, said);
 }

@@ -22,6 +22,8 @@ constexpr double kNeverReturns = 0.3;
 constexpr int64_t kAgentBackMinNs = 300 * kMillisecondNs;
 constexpr int64_t kAgentBackMaxNs = 6 * kSecondNs;
 constexpr int64_t kCoordinatorBackMaxNs = 8 * kSecondNs;
+constexpr int64_t kLeaveAgainMaxNs = 4 * kSecondNs;
+constexpr int64_t kLeaveMaxNs = 16 * kSecondNs;  // a grace, and the agent's patience after it
 constexpr int32_t kSigInt = 2;
 constexpr int32_t kSigKill = 9;
 constexpr int32_t kSigTerm = 15;
@@ -184,14 +186,19 @@ bool World::InjectIntoNode(FaultKind kind, SimNode& node) {
     case FaultKind::kNodeDies:
       KillNode(node);
       break;
-    case FaultKind::kAgentLeaves: {
-      // Only when nothing runs there any more may the coordinator count this node out.
-      if (node.keeper != 0 && !Keeper(node.keeper).gone) KillAll(Keeper(node.keeper));
-      v1::AgentMessage message;
-      message.mutable_leaving()->set_reason("it was asked to");
-      SendUpstream(node, std::move(message));
-      EndAgent(node);
-      break;
+    case FaultKind::kAgentLeavesTwice:
+      queue_.Push({.when_ns = now_ns_ + random_.Between(0, kLeaveAgainMaxNs),
+                   .what = What::kLeaveAgain,
+                   .node = index,
+                   .id = node.agent_number});
+      [[fallthrough]];
+    case FaultKind::kAgentLeaves:
+    case FaultKind::kAgentLeavesNow: {
+      const bool at_once = kind == FaultKind::kAgentLeavesNow;
+      // Its end, and that it is started again some time later, comes as the core decides.
+      StepAgent(node, agent::LeaveAsked{"it was asked to", at_once});
+      Disturb(now_ns_ + kLeaveMaxNs);
+      return true;
     }
     case FaultKind::kAgentKilled:
       EndAgent(node);

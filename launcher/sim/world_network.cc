@@ -36,7 +36,7 @@ void World::Connect(SimNode& node) {
   const auto index = static_cast<uint32_t>(&node - nodes_.data());
   streams_.push_back({index, node.agent_number, false});
   node.stream = static_cast<uint32_t>(streams_.size() - 1);
-  StepAgent(node, agent::Connected{});
+  StepAgent(node, agent::Connected{node.stream});
 }
 
 void World::SendUpstream(SimNode& node, v1::AgentMessage message) {
@@ -109,22 +109,19 @@ void World::BreakStream(uint32_t id, int64_t agent_learns_ns, int64_t server_lea
   }
 }
 
-// The server takes Hello first, and knows one stream of each incarnation: the newest.
+// The server takes Hello first, and knows one stream of each incarnation: the newest. What an older
+// one still brings is for the core to drop.
 void World::Arrived(const SimEvent& event) {
   const Stream& stream = streams_[event.id];
   SimNode& node = nodes_[event.node];
   coordinator::NodeMessage said{node.plan.name, absl::StrCat("i", stream.agent),
-                                up_.Take(event.slot)};
+                                up_.Take(event.slot), event.id};
   uint32_t& present = node.server_streams[stream.agent];
   if (!coordinator_up_) {
     if (said.message.has_hello()) BreakStream(event.id, Delay(), -1);  // nobody listens
     return;
   }
-  if (said.message.has_hello()) {
-    present = event.id;
-  } else if (present != event.id) {
-    return;
-  }
+  if (said.message.has_hello()) present = event.id;
   if (tracing())
     Say("coordinator", absl::StrCat("<- ", node.plan.name, " ", Describe(said.message)));
   StepCoordinator(said);
@@ -138,14 +135,14 @@ void World::Detached(const SimEvent& event) {
   present = 0;
   if (tracing()) Say("coordinator", absl::StrCat(node.plan.name, " is detached"));
   StepCoordinator(coordinator::NodeDetached{node.plan.name, absl::StrCat("i", stream.agent),
-                                            "its connection broke"});
+                                            "its connection broke", event.id});
 }
 
 void World::Broken(SimNode& node, const SimEvent& event) {
   if (!node.agent_alive || node.stream != event.id) return;
   node.stream = 0;
   if (tracing()) Say(node.plan.name, "its stream broke");
-  StepAgent(node, agent::Disconnected{"the connection to the coordinator broke"});
+  StepAgent(node, agent::Disconnected{"the connection to the coordinator broke", event.id});
 }
 
 }  // namespace ddprun::sim

@@ -3,6 +3,8 @@
 if(TARGET ddprun-sim)
   add_test(NAME sim_fresh_seeds COMMAND ddprun-sim --fresh 400)
   set_tests_properties(sim_fresh_seeds PROPERTIES LABELS sim TIMEOUT 120)
+  add_test(NAME sim_fresh_leaving COMMAND ddprun-sim --fresh 1000 --membership)
+  set_tests_properties(sim_fresh_leaving PROPERTIES LABELS sim TIMEOUT 180)
   ddprun_test(NAME sim_replay_test LABEL sim SOURCES sim/replay_test.cc LIBS ddprun_sim_world)
   add_dependencies(sim_replay_test ddprun-sim)
   ddprun_test(NAME sim_checker_test LABEL sim SOURCES sim/checker_test.cc LIBS ddprun_sim_world)

@@ -23,6 +23,7 @@ CoreHarness::CoreHarness(uint32_t nodes) : nodes_(nodes) {
   restart.set_min_uptime_seconds(30);
   restart.set_start_failures_limit(3);
   restart.set_no_progress_limit(3);
+  restart.set_free_restarts_limit(100);
   restart.set_backoff_base_seconds(2);
   restart.set_backoff_max_seconds(60);
 }

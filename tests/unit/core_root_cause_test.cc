@@ -188,12 +188,12 @@ TEST(Ranks, StayWhereTheyWere) {
   nodes["x"].join_order = 9;
   EXPECT_THAT(names(AssignRanks(spec, nodes, first.placements)),
               testing::ElementsAre("x", "m", "a"));
-  // One is gone; a spare comes after those who were there.
+  // One is gone: a spare takes its place.
   nodes.erase("m");
   nodes["b"] = nodes["a"];
   nodes["b"].name = "b";
   EXPECT_THAT(names(AssignRanks(spec, nodes, first.placements)),
-              testing::ElementsAre("x", "a", "b"));
+              testing::ElementsAre("x", "b", "a"));
   // A wish comes first.
   nodes["b"].node_rank_wanted = 0;
   EXPECT_THAT(names(AssignRanks(spec, nodes, first.placements)),
