@@ -7,6 +7,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
+#include "launcher/net/text.h"
 
 namespace ddprun::cli {
 namespace {
@@ -63,6 +64,21 @@ std::string WorkerExited(const Json& event) {
   return absl::StrCat("generation ", Get<uint64_t>(event, "generation", 0), ": rank ",
                       Get<int64_t>(event, "rank", -1), " (pid ", Get<int64_t>(event, "pid", 0),
                       ") ", Ending(event));
+}
+
+// " (and 41 more like it)"
+std::string MoreOfThem(const Json& event) {
+  const auto count = Get<int64_t>(event, "count", 1);
+  return count > 1 ? absl::StrCat(" (and ", count - 1, " more like it)") : "";
+}
+
+// What strangers say is shown with care.
+std::string JoinRefused(const Json& event) {
+  const std::string node = Text(event, "node");
+  const std::string peer = Text(event, "peer");
+  return absl::StrCat("refused", node.empty() ? "" : absl::StrCat(" node ", net::Shown(node)),
+                      peer.empty() ? "" : absl::StrCat(" from ", net::Shown(peer)), ": ",
+                      net::Shown(Text(event, "reason")), MoreOfThem(event));
 }
 
 std::string CheckpointTrouble(const Json& event, const char* what) {
@@ -132,6 +148,12 @@ std::string EventLine(const Json& event) {
   }
   if (name == "node_lost") {
     return absl::StrCat("node ", Text(event, "node"), " was lost: ", Text(event, "reason"));
+  }
+  if (name == "join_refused") return JoinRefused(event);
+  if (name == "message_rejected") {
+    return absl::StrCat("node ", net::Shown(Text(event, "node")),
+                        " said what it may not: ", net::Shown(Text(event, "reason")),
+                        MoreOfThem(event));
   }
   if (name == "node_left_out") {
     return absl::StrCat("node ", Text(event, "node"), " is left out for ",

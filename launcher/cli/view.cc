@@ -23,6 +23,7 @@ void View::OnEvent(std::string_view json, double now_seconds) {
     shown_ = false;
     // The first one of a job is what was asked for; nothing to tell on one node.
     if (progress_.generation == 1 && nodes_wanted_ == 1) return;
+    return Say(EventLine(event) + RanksOf(event));
   }
   if (name == "restart_scheduled") waiting_for_nodes_ = true;
   if (name == "worker_exited") {
@@ -106,20 +107,46 @@ void View::OnProgress(const Json& event, double now_seconds) {
   Say(line);
 }
 
+// ": a (ranks 0-1), b (ranks 2-4)" for the nodes of a generation; "" for a single one.
+std::string View::RanksOf(const Json& started) const {
+  const auto list = started.find("nodes");
+  if (list == started.end() || !list->is_array() || list->size() < 2) return "";
+  if (list->size() > kNodesNamed) return "";
+  uint64_t slots = 0;
+  std::vector<std::pair<std::string, uint64_t>> nodes;
+  for (const Json& entry : *list) {
+    const std::string name = entry.is_string() ? entry.get<std::string>() : "?";
+    const auto found = nodes_.find(name);
+    nodes.emplace_back(name, found == nodes_.end() ? 0 : found->second.slots);
+    slots += nodes.back().second;
+  }
+  // Where each node has a number of workers that was asked for, its slots say nothing.
+  const bool known = slots == started.value("world_size", uint64_t{0});
+  std::string text;
+  uint64_t first = 0;
+  for (const auto& [name, count] : nodes) {
+    absl::StrAppend(&text, text.empty() ? ": " : ", ", name);
+    if (known && count == 1) absl::StrAppend(&text, " (rank ", first, ")");
+    if (known && count > 1) absl::StrAppend(&text, " (ranks ", first, "-", first + count - 1, ")");
+    first += count;
+  }
+  return text;
+}
+
 void View::OnNode(const Json& event, bool joined) {
   const std::string name = event.value("node", "");
   if (!joined) {
     nodes_.erase(name);
     return;
   }
-  nodes_[name] = event.value("address", "");
+  nodes_[name] = {event.value("address", ""), event.value("slots", uint64_t{0})};
   const bool again = !seen_nodes_.insert(name).second;
   if (nodes_wanted_ == 1 && waiting_for_nodes_) return;
   const bool spare = nodes_.size() > nodes_wanted_ || event.value("spare", false);
-  Say(absl::StrCat("node ", name, " at ", nodes_[name], again ? " is back" : " has joined",
-                   spare ? absl::StrCat(" as a spare (", nodes_.size(), " nodes, of which ",
-                                        nodes_wanted_, " take part)")
-                         : absl::StrCat(" (", nodes_.size(), " of ", nodes_wanted_, ")")));
+  Say(absl::StrCat(
+      "node ", name, " at ", nodes_[name].address, again ? " is back" : " has joined",
+      spare ? absl::StrCat(" as a spare (", nodes_.size(), " here, ", nodes_wanted_, " wanted)")
+            : absl::StrCat(" (", nodes_.size(), " of ", nodes_wanted_, ")")));
 }
 
 void View::SayWhoIsMissing() {

@@ -55,8 +55,14 @@ class View {
   const uint32_t nodes_needed_;
   const uint32_t nodes_wanted_;
   const std::vector<std::string> expected_;
-  std::map<std::string, std::string> nodes_;  // name → address
-  std::set<std::string> seen_nodes_;          // that have been here
+  struct Node {
+    std::string address;
+    uint64_t slots = 0;
+  };
+  std::string RanksOf(const Json& started) const;
+
+  std::map<std::string, Node> nodes_;  // by name: those that are here
+  std::set<std::string> seen_nodes_;   // that have been here
   bool waiting_for_nodes_ = true;
   // The worker whose failure was told at once.
   uint64_t failed_in_generation_ = 0;

@@ -139,7 +139,7 @@ class ViewTest : public ::testing::Test {
     file_ = memfd_create("lines", MFD_CLOEXEC);
     null_ = open("/dev/null", O_WRONLY | O_CLOEXEC);
     console_ = std::make_unique<Console>(null_, file_);
-    view_ = std::make_unique<View>(&console_, 1, 1);
+    view_ = std::make_unique<View>(console_.get(), 1, 1);
   }
   ~ViewTest() override {
     close(file_);
@@ -227,8 +227,61 @@ TEST_F(ViewTest, WhatIsNoEventIsPassedOver) {
   EXPECT_EQ(Lines(), "");
 }
 
+class NodesTest : public ::testing::Test {
+ protected:
+  NodesTest()
+      : file_(memfd_create("lines", MFD_CLOEXEC)), null_(open("/dev/null", O_WRONLY | O_CLOEXEC)) {}
+  ~NodesTest() override {
+    close(file_);
+    close(null_);
+  }
+  std::string Text() const {
+    std::string text(static_cast<size_t>(lseek(file_, 0, SEEK_END)), '\0');
+    EXPECT_EQ(pread(file_, text.data(), text.size(), 0), static_cast<ssize_t>(text.size()));
+    return text;
+  }
+  int file_;
+  int null_;
+};
+
+// L39: with names that are known beforehand, who is missing; spares; nodes that come back; ranks.
+TEST_F(NodesTest, TheMissingAreNamedWhereTheyAreKnown) {
+  {
+    Console console(null_, file_);
+    View view(&console, 2, 3, {"a", "b", "c"});
+    view.OnEvent(R"({"event":"node_joined","node":"a","address":"10.0.0.1","slots":2})", 0);
+    view.OnEvent(R"({"event":"node_joined","node":"c","address":"10.0.0.3","slots":3})", 0);
+    view.SayWhoIsMissing();
+    view.OnEvent(
+        R"({"event":"generation_started","generation":1,"world_size":5,"nodes":["a","c"]})", 0);
+    view.OnEvent(R"({"event":"node_joined","node":"s","address":"10.0.0.9","spare":true})", 0);
+    view.OnEvent(R"({"event":"node_lost","node":"c","reason":"silent"})", 0);
+    view.OnEvent(R"({"event":"node_joined","node":"c","address":"10.0.0.3","slots":3})", 0);
+  }
+  EXPECT_EQ(Text(),
+            "ddprun: node a at 10.0.0.1 has joined (1 of 3)\n"
+            "ddprun: node c at 10.0.0.3 has joined (2 of 3)\n"
+            "ddprun: waiting for 1 of 3 nodes, 2 are enough: b is missing\n"
+            "ddprun: generation 1: 5 workers on 2 nodes: a (ranks 0-1), c (ranks 2-4)\n"
+            "ddprun: node s at 10.0.0.9 has joined as a spare (3 here, 3 wanted)\n"
+            "ddprun: node c was lost: silent\n"
+            "ddprun: node c at 10.0.0.3 is back (3 of 3)\n");
+}
+
+TEST_F(NodesTest, WhoWasRefusedIsShownWithCare) {
+  {
+    Console console(null_, file_);
+    View view(&console, 2, 2);
+    view.OnEvent(
+        R"({"event":"join_refused","node":"x\u001b[2J","peer":"10.0.0.7:1","reason":"wrong secret","count":3})",
+        0);
+  }
+  EXPECT_EQ(Text(),
+            "ddprun: refused node x\\x1b[2J from 10.0.0.7:1: wrong secret (and 2 more like it)\n");
+}
+
 // L39: who is here and how many are wanted.
-TEST(NodesTest, WhoIsMissingIsToldUntilAllAreHere) {
+TEST(WaitingTest, WhoIsMissingIsToldUntilAllAreHere) {
   const int file = memfd_create("lines", MFD_CLOEXEC);
   const int null = open("/dev/null", O_WRONLY | O_CLOEXEC);
   {
@@ -247,7 +300,7 @@ TEST(NodesTest, WhoIsMissingIsToldUntilAllAreHere) {
             "ddprun: node a at 10.0.0.1 has joined (1 of 2)\n"
             "ddprun: waiting for 1 of 2 nodes; here: a\n"
             "ddprun: node b at 10.0.0.2 has joined (2 of 2)\n"
-            "ddprun: generation 1: 2 workers on 2 nodes\n");
+            "ddprun: generation 1: 2 workers on 2 nodes: a, b\n");
   close(file);
   close(null);
 }
