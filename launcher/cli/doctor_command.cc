@@ -10,7 +10,6 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_split.h"
 #include "common/files.h"
 #include "launcher/cli/commands.h"
 #include "launcher/cli/doctor_answer.h"
@@ -19,8 +18,6 @@
 
 namespace ddprun::cli {
 namespace {
-
-constexpr char kSsh[] = "ssh -o BatchMode=yes -o ConnectTimeout=10";  // nobody types a password
 
 std::string Absolute(const std::string& folder, const std::string& path) {
   return path.empty() || path[0] == '/' ? path : JoinPath(folder, path);
@@ -65,8 +62,9 @@ int Examine(const Options& options, const doctor::World& world) {
   doctor::Report report = ReportOf(world, show);
   if (!options.doctor.peers.empty()) {
     doctor::PeerOptions peers;
-    peers.ssh = absl::StrSplit(options.ssh_command.value_or(kSsh), ' ', absl::SkipEmpty());
+    peers.ssh = options.ssh_command.value_or(peers.ssh);
     peers.ddprun = JoinPath(world.binary_folder, "ddprun");
+    peers.run_dir = world.run_dir;
     const doctor::Report ours = report;
     doctor::AskPeers(options.doctor.peers, peers, ours, [&](const doctor::Finding& finding) {
       show(finding);

@@ -8,9 +8,9 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_replace.h"
 #include "launcher/cli/doctor_probe.h"
 #include "launcher/cli/doctor_session.h"
+#include "launcher/cli/remote_start.h"
 #include "launcher/net/address.h"
 #include "launcher/net/text.h"
 
@@ -65,26 +65,23 @@ class Examination {
     if (!status.ok()) {
       findings_.push_back(Problem(
           "asking it", std::string(status.message()), "what was not asked is not known",
-          absl::StrCat("try: ", Command(" --json"), "; --ssh COMMAND for another way there")));
+          absl::StrCat("test with ", options_.ssh, " -o BatchMode=yes ", peer_, " ",
+                       options_.ddprun, " --version; ddprun must be at the same path there")));
     }
     for (Finding& finding : findings_) finding.name = absl::StrCat(peer_, ": ", finding.name);
     return std::move(findings_);
   }
 
  private:
-  std::string Command(const std::string& more) const {
-    std::string text;
-    for (const std::string& word : options_.ssh) absl::StrAppend(&text, word, " ");
-    return absl::StrCat(text, peer_, " ", options_.ddprun, " doctor", more);
-  }
-
   absl::StatusOr<Json> Ask(const Json& question) { return session_->Ask(question, deadline_); }
 
   absl::Status Converse() {
-    std::vector<std::string> command = options_.ssh;
-    command.push_back(peer_);
-    command.push_back(absl::StrCat("'", absl::StrReplaceAll(options_.ddprun, {{"'", "'\\''"}}),
-                                   "' doctor --answer"));
+    cli::RemotePlace place;
+    place.ssh = options_.ssh;
+    const std::string there =
+        absl::StrCat("exec ", cli::ShellQuoted(options_.ddprun), " doctor --answer --run-dir ",
+                     cli::ShellQuoted(options_.run_dir));
+    const std::vector<std::string> command = cli::SshCommand(place, peer_, there);
     absl::StatusOr<std::unique_ptr<Session>> session = Session::Start(command);
     if (!session.ok()) return session.status();
     session_ = *std::move(session);

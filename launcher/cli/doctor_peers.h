@@ -17,8 +17,9 @@ namespace ddprun::doctor {
 inline constexpr std::chrono::seconds kPeerTimeMax{40};
 
 struct PeerOptions {
-  std::vector<std::string> ssh;  // words; the host and the command are added
-  std::string ddprun;            // its path there
+  std::string ssh = "ssh";  // as typed, with its options
+  std::string ddprun;       // its path there
+  std::string run_dir;      // absolute
 };
 
 // One exchange of times, in nanoseconds: asked and answered by our clock, the peer's between.

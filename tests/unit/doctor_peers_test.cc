@@ -77,10 +77,8 @@ TEST(DoctorPeersTest, APeerThatCannotBeAskedIsAProblem) {
   Report ours = Node("0.2.0", {});
   std::vector<Finding> findings;
   // `ssh` that says something and ends, one that does not exist, one that talks nonsense.
-  for (const std::vector<std::string>& ssh :
-       {std::vector<std::string>{"/bin/sh", "-c", "echo no route >&2; exit 255"},
-        std::vector<std::string>{"/no/such/ssh"}, std::vector<std::string>{"/bin/echo"}}) {
-    AskPeers({"b"}, {ssh, "/bin/ddprun"}, ours,
+  for (const char* ssh : {"sh -c 'echo no route >&2; exit 255'", "/no/such/ssh", "echo nonsense"}) {
+    AskPeers({"b"}, {ssh, "/bin/ddprun", "/runs"}, ours,
              [&](const Finding& finding) { findings.push_back(finding); });
   }
   ASSERT_EQ(findings.size(), 3U);
