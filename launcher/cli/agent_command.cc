@@ -97,6 +97,10 @@ std::optional<ClusterPlan> PlanClusterOrExplain(const Options& options, const Su
   absl::StatusOr<ClusterPlan> plan = PlanCluster(options, here, wait);
   if (plan.ok()) return *std::move(plan);
   wait.say(std::string(plan.status().message()));
+  if (absl::IsAlreadyExists(plan.status())) {  // the job is done
+    *code = 0;
+    return std::nullopt;
+  }
   const bool late = plan.status().code() == absl::StatusCode::kDeadlineExceeded;
   *code = stopped_by != 0 ? 128 + stopped_by : late ? kExitNodesMissing : kExitBadUsage;
   return std::nullopt;

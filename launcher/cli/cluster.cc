@@ -13,6 +13,7 @@
 #include "absl/strings/str_join.h"
 #include "launcher/cli/format.h"
 #include "launcher/cli/meeting.h"
+#include "launcher/cli/slurm_cluster.h"
 #include "launcher/net/address.h"
 #include "launcher/net/credentials.h"
 #include "launcher/net/diagnose.h"
@@ -309,6 +310,7 @@ absl::StatusOr<ClusterPlan> PlanCluster(const Options& options, const Surroundin
   absl::StatusOr<net::Security> security = ReadSecurity(options, here);
   if (!security.ok()) return security.status();
   plan.security = *std::move(security);
+  if (options.slurm) return PlanSlurmCluster(options, here, std::move(plan.security), wait);
   status = CheckSecretIsThere(options, plan);
   if (!status.ok()) return status;
   if (options.command == Command::kCoordinator) {

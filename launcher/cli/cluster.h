@@ -45,6 +45,9 @@ struct ClusterPlan {
   // Host: called once the coordinator listens, with its port, before any node can be missed
   // (Slurm writes the rendezvous file, --hosts starts the agents). May be empty.
   std::function<absl::Status(int port)> on_listening;
+  // Host: called instead where nothing is started (the run is done already, or cannot begin), so
+  // that the others do not wait. May be empty.
+  std::function<void(int exit_code)> on_not_started;
   // Held until the end of the process: keeps a second ddprun on this machine from hosting too.
   std::shared_ptr<void> port_lock;
 };

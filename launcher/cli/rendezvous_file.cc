@@ -117,6 +117,7 @@ std::string RendezvousText(const Rendezvous& r) {
                                  {"restarts", r.restarts},   {"node", r.node},
                                  {"addresses", r.addresses}, {"port", r.port}};
   if (!r.secret.empty()) json["secret"] = r.secret;
+  if (r.port == 0) json["exit_code"] = r.exit_code;
   return json.dump() + "\n";
 }
 
@@ -132,13 +133,14 @@ absl::StatusOr<Rendezvous> ParseRendezvous(const std::string& text) {
     r.node = json.at("node").get<std::string>();
     r.port = json.at("port").get<uint32_t>();
     r.secret = json.value("secret", "");
+    r.exit_code = json.value("exit_code", 0);
     absl::StatusOr<std::vector<std::string>> addresses = AddressesIn(json);
     if (!addresses.ok()) return odd;
     r.addresses = *std::move(addresses);
   } catch (const nlohmann::json::exception&) {
     return odd;
   }
-  if (r.port == 0 || r.port > 65535) return odd;
+  if (r.port > 65535 || (r.port == 0 && !json.contains("exit_code"))) return odd;
   return r;
 }
 
@@ -190,7 +192,7 @@ void RemoveRendezvous(const std::string& run_dir, const SlurmStep& step) {
 }
 
 absl::StatusOr<Rendezvous> AwaitRendezvous(const std::string& run_dir, const SlurmStep& step,
-                                           const RendezvousWait& wait) {
+                                           double seconds_max, const ClusterWait& wait) {
   using Clock = std::chrono::steady_clock;
   const auto start = Clock::now();
   double pause_seconds = kPauseSecondsMin;
@@ -203,10 +205,10 @@ absl::StatusOr<Rendezvous> AwaitRendezvous(const std::string& run_dir, const Slu
     // One that is not to be trusted stays so, until the host replaces it.
     const double waited = std::chrono::duration<double>(Clock::now() - start).count();
     const std::string& host = step.nodes[0];
-    if (waited >= wait.seconds_max) {
+    if (waited >= seconds_max) {
       return absl::DeadlineExceededError(absl::StrCat(
           "node ", host, ", which hosts the coordinator, has not written ", PathIn(run_dir),
-          " within ", Duration(wait.seconds_max), " (", WhyNone(found, run_dir, step),
+          " within ", Duration(seconds_max), " (", WhyNone(found, run_dir, step),
           "): --run-dir must be a folder on a file system that all nodes see; without one, set "
           "DDPRUN_SECRET and give --coordinator HOST:PORT (the output of ",
           host, " says whether ddprun has started there)"));
@@ -215,9 +217,9 @@ absl::StatusOr<Rendezvous> AwaitRendezvous(const std::string& run_dir, const Slu
       next_line += kLineSeconds;
       wait.say(absl::StrCat("waiting for node ", host, " to write ", PathIn(run_dir), " (",
                             WhyNone(found, run_dir, step), "), ", Duration(waited), " of ",
-                            Duration(wait.seconds_max)));
+                            Duration(seconds_max)));
     }
-    if (!wait.pause(std::min(pause_seconds, wait.seconds_max - waited))) {
+    if (!wait.pause(std::clamp(seconds_max - waited, 0.0, pause_seconds))) {
       return absl::CancelledError("stopped while waiting for the coordinator");
     }
     pause_seconds = std::min(pause_seconds * 1.5, kPauseSecondsMax);

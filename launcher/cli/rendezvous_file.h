@@ -9,12 +9,12 @@
 #pragma once
 
 #include <cstdint>
-#include <functional>
 #include <string>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "launcher/cli/cluster.h"
 #include "launcher/cli/slurm.h"
 
 namespace ddprun::cli {
@@ -27,8 +27,9 @@ struct Rendezvous {
   uint32_t restarts = 0;
   std::string node;                    // that hosts
   std::vector<std::string> addresses;  // of that node, numeric, the best first
-  uint32_t port = 0;
-  std::string secret;  // "": the user has set one, which is not written
+  uint32_t port = 0;                   // 0: nothing was started
+  int exit_code = 0;                   // then
+  std::string secret;                  // "": the user has set one, which is not written
 };
 
 // Pure. A text that is none of ours is INVALID_ARGUMENT; it is not repeated in the error.
@@ -43,17 +44,9 @@ absl::StatusOr<Rendezvous> ReadRendezvous(const std::string& run_dir);
 // Removes it, if it is still the one of this step.
 void RemoveRendezvous(const std::string& run_dir, const SlurmStep& step);
 
-// How a member waits. `pause` waits for a moment, and returns false when the wait is to end (a
-// signal has come); `say` shows a line.
-struct RendezvousWait {
-  double seconds_max = 600;
-  std::function<bool(double seconds)> pause;
-  std::function<void(const std::string&)> say;
-};
-
 // Until the file of this start of `step` is there. DEADLINE_EXCEEDED: it has not come, and what
-// that means; CANCELLED: `pause` has ended the wait.
+// that means; CANCELLED: a signal has ended the wait.
 absl::StatusOr<Rendezvous> AwaitRendezvous(const std::string& run_dir, const SlurmStep& step,
-                                           const RendezvousWait& wait);
+                                           double seconds_max, const ClusterWait& wait);
 
 }  // namespace ddprun::cli

@@ -1,6 +1,7 @@
 // `ddprun run` and `ddprun coordinator`: preflight, then coordinator, agent, view and signals put
 // together.
 #include <chrono>
+#include <csignal>
 #include <cstdio>
 #include <optional>
 #include <utility>
@@ -16,6 +17,7 @@
 #include "launcher/cli/retention.h"
 #include "launcher/cli/run_dir.h"
 #include "launcher/cli/signals.h"
+#include "launcher/cli/slurm_cluster.h"
 #include "launcher/console/console.h"
 #include "launcher/coordinator/server.h"
 
@@ -111,6 +113,9 @@ class JobRun {
     signals_.reset();
     const std::chrono::duration<double> took = std::chrono::steady_clock::now() - start;
     ShowSummary(took.count());
+    if (options_.requeue && session_->was_signalled() && outcome.exit_code == 128 + SIGTERM) {
+      view_.Say(RequeueSlurmJob(options_.slurm_job));
+    }
     console_.Flush(kFlushSecondsMax);
     // The job could not go on without its only node, whatever it calls its end.
     if (agent_ended_badly && outcome.exit_code == 0 && outcome.status != "succeeded")
@@ -230,14 +235,19 @@ int RunJob(const Options& options, const Surroundings& here) {
     return 0;
   }
   if (cluster->role == Role::kMember) return RunMember(options, here, *cluster);
+  // The others are told, too, where they wait for this node.
+  const auto not_started = [&cluster](int exit_code) {
+    if (cluster->on_not_started) cluster->on_not_started(exit_code);
+    return exit_code;
+  };
   absl::StatusOr<RunPlan> plan = PlanRun(options, here);
   if (!plan.ok()) {
     PrintError(plan.status());
-    return kExitBadUsage;
+    return not_started(kExitBadUsage);
   }
   if (!plan->already_done.empty()) {
     std::fprintf(stderr, "ddprun: %s\n", plan->already_done.c_str());
-    return 0;
+    return not_started(0);
   }
   if (options.dry_run) {
     std::fputs(DryRunText(options, *plan, here, *cluster).c_str(), stdout);
@@ -246,7 +256,7 @@ int RunJob(const Options& options, const Surroundings& here) {
   absl::Status made = MakeRunFolder(plan->spec.run_dir());
   if (!made.ok()) {
     PrintError(made);
-    return kExitBadUsage;
+    return not_started(kExitBadUsage);
   }
   if (options.keep_runs) MakeRoom(plan->spec.run_dir(), *options.keep_runs);
   return JobRun(options, *plan, here, *cluster).Run();

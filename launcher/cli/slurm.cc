@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_split.h"
+#include "absl/strings/strip.h"
 #include "launcher/cli/options.h"
 
 namespace ddprun::cli {
@@ -198,6 +199,20 @@ absl::StatusOr<std::optional<SlurmStep>> ReadSlurm(const Variables& environment)
   absl::Status status = ReadStep(environment, &step);
   if (!status.ok()) return status;
   return step;
+}
+
+std::string WhyNoRequeue(absl::string_view shown_job) {
+  absl::string_view state;
+  absl::string_view reason;
+  for (const absl::string_view word :
+       absl::StrSplit(shown_job, absl::ByAnyChar(" \n"), absl::SkipEmpty())) {
+    absl::string_view value = word;
+    if (state.empty() && absl::ConsumePrefix(&value, "JobState=")) state = value;
+    if (reason.empty() && absl::ConsumePrefix(&value, "Reason=")) reason = value;
+  }
+  // While its processes end, a cancelled job is COMPLETING for no reason.
+  const bool cancelled = state == "CANCELLED" || (state == "COMPLETING" && reason == "None");
+  return cancelled ? "somebody has cancelled it" : "";
 }
 
 }  // namespace ddprun::cli

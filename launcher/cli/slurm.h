@@ -51,6 +51,10 @@ absl::StatusOr<std::vector<std::string>> ExpandNodeList(absl::string_view list);
 // 2(x3),1 → the largest of these numbers.
 absl::StatusOr<uint32_t> MostTasksOnNode(absl::string_view list);
 
+// Whether a job that was stopped by SIGTERM is to be queued again, from the output of `scontrol
+// show job`: "" or why not. Slurm sends SIGTERM for scancel as for the time limit.
+std::string WhyNoRequeue(absl::string_view shown_job);
+
 // Fills in what was not given (nodes, rank, names, processes, --resume after a requeue), and sets
 // `options->slurm` where the nodes of the step are to meet through the run folder. Adds notes.
 // INVALID_ARGUMENT for what cannot work, such as several tasks on a node.

@@ -206,22 +206,32 @@ TEST(SlurmStep, OneNodeRunsAsUsualUnderSlurmsName) {
   EXPECT_FALSE(Parse({}, one)->job_id) << "a person may start several jobs at a terminal";
 }
 
+TEST(SlurmRequeue, JobThatSomebodyHasCancelledStaysCancelled) {
+  // As scontrol 22.05 shows them while the processes of the job end.
+  const std::string rest = " Dependency=(null) Requeue=1 Restarts=0";
+  EXPECT_EQ(WhyNoRequeue("JobId=1 JobState=RUNNING Reason=None" + rest), "");
+  EXPECT_EQ(WhyNoRequeue("JobId=1 JobState=COMPLETING Reason=TimeLimit" + rest), "");
+  EXPECT_EQ(WhyNoRequeue("JobId=1 JobState=TIMEOUT Reason=TimeLimit" + rest), "");
+  EXPECT_NE(WhyNoRequeue("JobId=1 JobState=COMPLETING Reason=None" + rest), "");
+  EXPECT_NE(WhyNoRequeue("JobId=1 JobState=CANCELLED Reason=None" + rest), "");
+  EXPECT_EQ(WhyNoRequeue(""), "");
+}
+
 class RendezvousFile : public ::testing::Test {
  protected:
   RendezvousFile() : step_(**ReadSlurm(StepOfThree())) {
-    mine_ = {"12", "0", 0, "n01", {"10.0.0.1", "fd00::1"}, 4711, "secret of the job"};
+    mine_ = {"12", "0", 0, "n01", {"10.0.0.1", "fd00::1"}, 4711, 0, "secret of the job"};
   }
   std::string Path() const { return absl::StrCat(folder_.path(), "/.rendezvous"); }
   absl::StatusOr<Rendezvous> Await(double seconds, std::function<void()> while_waiting = {}) {
-    RendezvousWait wait;
-    wait.seconds_max = seconds;
+    ClusterWait wait;
     wait.pause = [this, while_waiting](double) {
       ++pauses_;
       if (while_waiting) while_waiting();
       return pauses_ < 1000;
     };
     wait.say = [this](const std::string& line) { lines_.push_back(line); };
-    return AwaitRendezvous(folder_.path(), step_, wait);
+    return AwaitRendezvous(folder_.path(), step_, seconds, wait);
   }
 
   Folder folder_;
