@@ -71,7 +71,7 @@ class Lab:
         self.shared = self.folder / "shared"
         self.shared.mkdir()
         self.environment = {key: value for key, value in os.environ.items() if not key.startswith(FOREIGN_VARIABLES)}
-        self.outputs = 0
+        self.outputs = self.ports = 0
         self.nodes = {}
         self.switch = self.switch_pid = self.hub = None
         self.options = {name: {"host_name": (host_names or {}).get(name), "private": (private or {}).get(name, {})}
@@ -129,7 +129,8 @@ class Lab:
             wait_until(lambda: os.readlink(f"/proc/{self.hub.pid}/ns/net") != own, 10, "network of the bridge")
             lines += ["link add br0 type bridge", "link set br0 up"]
         for name in names:
-            port = f"port{self.numbers[name]}"
+            self.ports += 1  # the port of a node that was powered off may still be there for a moment
+            port = f"port{self.ports}"
             lines += [f"link add {port} type veth peer name eth0 netns {self.nodes[name].init_pid}",
                       f"link set {port} master br0 up"]
         self.hub_ip(*lines)
