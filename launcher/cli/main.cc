@@ -53,6 +53,9 @@ int main(int argc, char** argv) {
   // gRPC's own complaints on standard error would bury ours; after LookAround, so that workers do
   // not inherit it.
   setenv("GRPC_VERBOSITY", "NONE", /*overwrite=*/0);
+  // The system's resolver, as in our own look-ups. gRPC's asks a name server for IPv6 addresses of
+  // a name that /etc/hosts has for IPv4 alone, and waits where none answers.
+  setenv("GRPC_DNS_RESOLVER", "native", /*overwrite=*/0);
   return options->command == Command::kAgent ? ddprun::cli::RunAgent(*options, here)
                                              : ddprun::cli::RunJob(*options, here);
 }
