@@ -105,6 +105,8 @@ class AddressTest(ClusterCase):
     def test_l58_l47_card_that_peers_cannot_reach_is_named_before_workers_hang(self):
         lab = self.lab("ab")
         lab["b"].add_dead_card("eth1", "10.99.0.2/24")
+        # Else the node answers for that address on its other card, too, and it can be reached.
+        self.assertEqual(lab["b"].run(["sh", "-c", "echo 1 >/proc/sys/net/ipv4/conf/all/arp_ignore"])[0], 0)
         job = self.job(lab, TELL, 2, way="together", options=["--max-restarts", "0", "--join-timeout", "8"])
         job.host(["--node-rank", "1"])
         job.join("b", extra=["--iface", "eth1", "--node-rank", "0"])
@@ -113,7 +115,7 @@ class AddressTest(ClusterCase):
         output = job.host_process.output()
         self.assertIn("10.99.0.2", output)
         self.assertIn("--iface", output)
-        self.assertEqual(job.log(1, 0), "")  # no worker ran
+        self.assertEqual(job.log(1, 1), "")  # the node that could not reach it has started nothing
 
     def test_r10_port_of_rank_0_is_held_until_its_worker_binds_it(self):
         lab = self.lab("ab")

@@ -6,7 +6,6 @@ Single-threaded: one loop reads the job's events and carries out what is due. Ti
 import errno
 import heapq
 import itertools
-import os
 import pathlib
 import signal
 import time
@@ -14,7 +13,7 @@ import time
 import fault_checks as checks
 from fault_schedule import NODES, SPARE
 from lab import LabError, state_of
-from nodes_job import NodesJob
+from nodes_job import NodesJob, built_for_tests
 
 STEPS = {"builtin": 150, "fake": 300}
 STEP_MICROSECONDS = 10000  # of the fake worker
@@ -26,10 +25,6 @@ MEMBER_SECONDS_MAX = 4     # from the end of the job until members that know of 
 LEAVE_SECONDS_MAX = 40
 WORKERS = {"builtin": "ddp-worker", "fake": "fault_worker"}
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
-
-
-def built_for_tests(name):
-    return str(pathlib.Path(os.environ.get("DDPRUN_BIN", ROOT / "build" / "bin")).parent / "tests" / name)
 
 
 class Run:

@@ -30,7 +30,7 @@ import lab_switch
 import lab_system as system
 from lab_node import ANSWER_SECONDS_MAX, LabError, Node, Process, state_of, wait_until
 
-__all__ = ["DDPRUN", "Lab", "LabError", "Node", "Process", "require", "state_of", "wait_until"]
+__all__ = ["BIN", "DDPRUN", "Lab", "LabError", "Node", "Process", "require", "state_of", "wait_until"]
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 BIN = pathlib.Path(os.environ.get("DDPRUN_BIN", ROOT / "build" / "bin"))

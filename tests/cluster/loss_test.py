@@ -10,11 +10,11 @@ import unittest
 
 from cluster_case import TELL, WAIT, ClusterCase
 from lab import state_of, wait_until
-from nodes_job import LEASE_SECONDS, example
+from nodes_job import LEASE_SECONDS, built_for_tests
 
 # A node is replaced when nothing was heard for its lease + 1 s; what is added is this machine's, when it is busy.
 NOTICED_SECONDS = LEASE_SECONDS + 1 + 2.0
-TRAINER = ["--", example("c_trainer"), "100000", "10000"]
+TRAINER = ["--", built_for_tests("fault_worker"), "100000000", "10000"]  # saves checkpoints, in worlds of any size
 
 
 class LossTest(ClusterCase):
@@ -65,7 +65,7 @@ class LossTest(ClusterCase):
         lab, job = self.start("abc", "2:3", TRAINER, network="switch")
         lab.cut("c")
         job.wait_workers(2, seconds=NOTICED_SECONDS)
-        self.assertEqual(lab["c"].pids_of("c_trainer"), [])  # its lease ended them, before the others began
+        self.assertEqual(lab["c"].pids_of("fault_worker"), [])  # its lease ended them, before the others began
         self.assertEqual(job.find("generation_started", generation=2)["world_size"], 2)
         lab.heal("c")
         job.wait_event("generation_started", generation=3, seconds=20, world_size=3)
@@ -75,18 +75,18 @@ class LossTest(ClusterCase):
         lab, job = self.start("abc", "2:3", TRAINER)
         job.members["c"].signal(signal.SIGSTOP)
         job.wait_workers(2, seconds=NOTICED_SECONDS)
-        self.assertEqual(lab["c"].pids_of("c_trainer"), [])
+        self.assertEqual(lab["c"].pids_of("fault_worker"), [])
         job.members["c"].signal(signal.SIGCONT)
         job.wait_event("generation_started", generation=3, seconds=20, world_size=3)  # it comes back as a node like any other
         self.stop(job)
 
     def test_s10_frozen_machine_finds_its_workers_dead_when_it_wakes(self):
         lab, job = self.start("abc", "2:3", TRAINER)
-        old = lab["c"].pids_of("c_trainer")
+        old = lab["c"].pids_of("fault_worker")
         lab["c"].freeze()
         job.wait_workers(2, seconds=NOTICED_SECONDS)
         lab["c"].thaw()
-        wait_until(lambda: not set(old) & set(lab["c"].pids_of("c_trainer")), 2, "end of the workers of the woken node")
+        wait_until(lambda: not set(old) & set(lab["c"].pids_of("fault_worker")), 2, "end of the workers of the woken node")
         job.wait_event("generation_started", generation=3, seconds=20, world_size=3)
         self.stop(job)
 
@@ -99,8 +99,8 @@ class LossTest(ClusterCase):
         joined = job.wait_event("generation_started", generation=3, seconds=20, world_size=2)
         self.assertEqual(sorted(joined["nodes"]), ["a", "b"])
         job.wait_workers(3)
-        self.assertEqual(len(lab["a"].pids_of("c_trainer")), 1)
-        self.assertEqual(len(lab["b"].pids_of("c_trainer")), 1)
+        self.assertEqual(len(lab["a"].pids_of("fault_worker")), 1)
+        self.assertEqual(len(lab["b"].pids_of("fault_worker")), 1)
         self.stop(job)
 
     def test_r1_all_ranks_have_the_same_generation_after_one_agent_restarted(self):

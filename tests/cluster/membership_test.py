@@ -9,9 +9,9 @@ import unittest
 
 from cluster_case import TELL, WAIT, ClusterCase
 from lab import wait_until
-from nodes_job import example
+from nodes_job import built_for_tests
 
-TRAINER = ["--", example("c_trainer"), "100000", "10000"]
+TRAINER = ["--", built_for_tests("fault_worker"), "100000000", "10000"]  # saves checkpoints, in worlds of any size
 
 
 def nodes_of(started):
@@ -142,8 +142,8 @@ class MembershipTest(ClusterCase):
                 job.members[name].signal(signal.SIGKILL)
                 job.members[name].wait(5)
             job.join(name)
-        wait_until(lambda: job.read_events() or len(lab["b"].pids_of("c_trainer")) == len(lab["c"].pids_of("c_trainer")) == 1 ==
-                   len(lab["a"].pids_of("c_trainer")), 30, "workers on all nodes")
+        wait_until(lambda: job.read_events() or len(lab["b"].pids_of("fault_worker")) == len(lab["c"].pids_of("fault_worker")) == 1 ==
+                   len(lab["a"].pids_of("fault_worker")), 30, "workers on all nodes")
         self.stop(job)
 
     def test_l39_s16_missing_node_is_named_and_the_join_deadline_ends_the_job(self):

@@ -5,11 +5,10 @@ Two ways to start it: `together`, the same command on each node (the first one h
 """
 
 import json
-import os
 import pathlib
 import time
 
-from lab import DDPRUN, LabError
+from lab import BIN, DDPRUN, LabError
 from lab_node import POLL_SECONDS
 
 PORT = 29400
@@ -152,9 +151,8 @@ class NodesJob:
 
 
 def example(name):
-    return str(pathlib.Path(DDPRUN).parent / "examples" / name)
+    return str(BIN / "examples" / name)
 
 
-def built():
-    """Whether the examples that tests use as workers are there."""
-    return os.access(example("c_trainer"), os.X_OK)
+def built_for_tests(name):
+    return str(BIN.parent / "tests" / name)
