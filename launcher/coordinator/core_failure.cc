@@ -125,6 +125,7 @@ void Restart(Turn& turn, const FailureRecord& failure, const Decision& decision)
   turn.Record("restart_scheduled", std::move(fields));
   RunFailureHook(turn, failure, {"", 0, "", decision.text});
   if (decision.delay_ns == 0) return WaitForNodes(turn);
+  ReleaseLeaving(turn);
   s.phase = Phase::kBackingOff;
   s.deadline_ns = turn.now_ns + decision.delay_ns;
 }

@@ -77,6 +77,7 @@ v1::StartWorkers StartOrder(const State& state, const Placement& placement, size
 
 void WaitForNodes(Turn& turn) {
   State& s = turn.state;
+  ReleaseLeaving(turn);
   s.phase = Phase::kWaiting;
   const auto join_ns = static_cast<int64_t>(s.spec.join_timeout_seconds() * kSecondNs);
   s.deadline_ns = turn.now_ns + join_ns;
@@ -271,7 +272,6 @@ void HandleGenerationStopped(Turn& turn, Node& node, const v1::GenerationStopped
                     v1::StopWorkers::ABORT);
     }
   }
-  if (turn.state.phase == Phase::kStopping) ReleaseLeaving(turn);
   AfterStop(turn);
 }
 

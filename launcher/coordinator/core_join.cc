@@ -3,9 +3,11 @@
 #include <optional>
 
 #include "absl/strings/str_cat.h"
-#include "launcher/coordinator/join_rules.h"
 #include "launcher/coordinator/strikes.h"
 #include "launcher/coordinator/turn.h"
+#include "launcher/coordinator/versions.h"
+#include "launcher/net/address.h"
+#include "launcher/net/text.h"
 
 namespace ddprun::coordinator {
 namespace {
@@ -32,10 +34,11 @@ v1::Refusal Refuse(v1::Refusal::Kind kind, std::string reason) {
 std::optional<v1::Refusal> MalformedHello(const NodeMessage& event) {
   using R = v1::Refusal;
   const v1::Hello& hello = event.message.hello();
-  if (!IsNodeName(hello.node())) {
-    return Refuse(R::NAME, absl::StrCat("a node's name is 1 to ", kNodeNameMax,
-                                        " of A-Z a-z 0-9 . _ - and not \"",
-                                        Printable(hello.node(), kNodeNameMax), "\": --node NAME"));
+  if (!net::IsName(hello.node())) {
+    return Refuse(R::NAME,
+                  absl::StrCat("a node's name is 1 to ", net::kNameBytesMax,
+                               " of A-Z a-z 0-9 . _ - and not \"",
+                               net::Shown(hello.node(), net::kNameBytesMax), "\": --node NAME"));
   }
   if (hello.incarnation().empty() || hello.incarnation().size() > kIncarnationMax ||
       hello.address().size() > kAddressMax || hello.node() != event.node ||
@@ -57,7 +60,7 @@ std::optional<v1::Refusal> OtherJob(const State& state, const v1::Hello& hello) 
   }
   if (!hello.job_id().empty() && hello.job_id() != state.spec.job_id()) {
     return Refuse(R::JOB, absl::StrCat("this coordinator runs job ", state.spec.job_id(), ", not ",
-                                       Printable(hello.job_id(), 64), ": --job-id"));
+                                       net::Shown(hello.job_id(), 64), ": --job-id"));
   }
   if (state.phase != Phase::kFinished) return std::nullopt;
   v1::Refusal refusal = Refuse(R::JOB_OVER, "the job is over");
@@ -93,7 +96,7 @@ std::optional<v1::Refusal> NamesakeRefusal(Turn& turn, Node& here, const v1::Hel
   }
   const std::string who =
       absl::StrCat("a node named ", here.name,
-                   " is here already (its address: ", Printable(here.address, 64), ")");
+                   " is here already (its address: ", net::Shown(here.address, 64), ")");
   const double lease = turn.state.spec.lease_seconds();
   const bool lives =
       here.attached && (lease <= 0 || here.last_heard_ns > here.claimed_ns + kClaimMarginNs);
@@ -113,7 +116,7 @@ bool RunsSomewhere(const State& state, const std::string& node) {
 }
 
 std::string LoopbackText(const std::string& node, const std::string& address) {
-  return absl::StrCat("node ", node, " gives ", Printable(address, 64),
+  return absl::StrCat("node ", node, " gives ", net::Shown(address, 64),
                       " as its address, which no other machine can reach: --advertise-addr or "
                       "--iface on it");
 }
@@ -123,11 +126,11 @@ std::string LoopbackText(const std::string& node, const std::string& address) {
 std::optional<v1::Refusal> AddressRefusal(Turn& turn, const v1::Hello& hello) {
   State& s = turn.state;
   if (hello.address().empty()) return std::nullopt;
-  const bool loopback = IsLoopback(hello.address());
+  const bool loopback = net::NamesLoopback(hello.address());
   std::vector<std::string> go;
   for (const auto& [name, node] : s.nodes) {
     if (node.released || name == hello.node() || node.address.empty()) continue;
-    if (IsLoopback(node.address) == loopback) continue;
+    if (net::NamesLoopback(node.address) == loopback) continue;
     if (loopback) return Refuse(v1::Refusal::ADDRESS, LoopbackText(hello.node(), hello.address()));
     if (RunsSomewhere(s, name)) {
       return Refuse(v1::Refusal::ADDRESS, absl::StrCat("the job runs on loopback addresses alone: ",
@@ -274,7 +277,7 @@ void Joined(Turn& turn, Node& node, const NodeMessage& event) {
   const v1::Hello& hello = event.message.hello();
   nlohmann::ordered_json fields = {
       {"node", node.name}, {"slots", node.slots}, {"address", node.address}};
-  if (!hello.interface().empty()) fields["interface"] = Printable(hello.interface(), 32);
+  if (!hello.interface().empty()) fields["interface"] = net::Shown(hello.interface(), 32);
   if (BecomesSpare(turn.state, node.name)) fields["spare"] = true;
   turn.Record("node_joined", std::move(fields));
   StopStale(turn, node, hello);
@@ -296,7 +299,7 @@ void HandleHello(Turn& turn, const NodeMessage& event) {
     node.join_order = s.joins++;
     node.link = ReliableLink<v1::CoordinatorMessage>(s.spec.lease_seconds() > 0);
   }
-  node.address = Printable(hello.address());
+  node.address = net::Shown(hello.address());
   node.slots = hello.slots();
   node.node_rank_wanted = std::max(hello.node_rank_wanted(), -1);
   node.master_port = hello.master_port();
@@ -323,9 +326,9 @@ void HandleJoinRefused(Turn& turn, const JoinRefused& refused) {
   if (turn.state.phase == Phase::kFinished) return;
   Tally& tally = turn.state.refusals[refused.kind];
   ++tally.untold;
-  tally.node = Printable(refused.node, kNodeNameMax);
-  tally.peer = Printable(refused.peer, 64);
-  tally.reason = Printable(refused.reason, 500);
+  tally.node = net::Shown(refused.node, net::kNameBytesMax);
+  tally.peer = net::Shown(refused.peer, 64);
+  tally.reason = net::Shown(refused.reason, 500);
   TellTallies(turn);
 }
 

@@ -5,10 +5,10 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "launcher/coordinator/join_rules.h"
 #include "launcher/coordinator/restart_policy.h"
 #include "launcher/coordinator/strikes.h"
 #include "launcher/coordinator/turn.h"
+#include "launcher/net/text.h"
 
 namespace ddprun::coordinator {
 namespace {
@@ -102,7 +102,7 @@ void Release(Turn& turn, Node& node) {
 }  // namespace
 
 void HandleLeaving(Turn& turn, Node& node, const v1::Leaving& leaving) {
-  const std::string why = Printable(leaving.reason());
+  const std::string why = net::Shown(leaving.reason());
   if (!leaving.planned()) return LoseNode(turn, node.name, absl::StrCat("it left: ", why));
   if (node.leaving) return;
   node.leaving = true;

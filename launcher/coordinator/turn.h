@@ -42,7 +42,7 @@ bool MaySay(Turn& turn, const Node& node, const v1::AgentMessage& message);
 
 // core_resize.cc: nodes that leave, and newcomers that are taken in.
 void HandleLeaving(Turn& turn, Node& node, const v1::Leaving& leaving);
-// Nothing runs any more on nodes that leave: they may go.
+// The job goes on, and nothing runs any more on these nodes that leave: they may go.
 void ReleaseLeaving(Turn& turn);
 // Something has changed that may let newcomers in.
 void ConsiderGrowth(Turn& turn);

@@ -15,7 +15,10 @@ using testing::HasSubstr;
 
 class CheckerTest : public testing::Test {
  protected:
-  CheckerTest() { state_.spec.mutable_restart()->set_max_restarts(2); }
+  CheckerTest() {
+    state_.spec.set_nodes_max(3);
+    state_.spec.mutable_restart()->set_max_restarts(2);
+  }
 
   void Record(const char* name, nlohmann::ordered_json more = nlohmann::ordered_json::object()) {
     nlohmann::ordered_json event = {{"event", name}};
@@ -77,9 +80,9 @@ TEST_F(CheckerTest, I3RefusesAFailureThatWasNotCharged) {
 }
 
 TEST_F(CheckerTest, I3RefusesAGenerationWithoutARestart) {
-  Record("generation_started");
+  Record("generation_started", {{"nodes", {"a"}}});
   EXPECT_FALSE(checker_.violated());
-  Record("generation_started");
+  Record("generation_started", {{"nodes", {"a"}}});
   EXPECT_THAT(checker_.violation(), HasSubstr("I3: "));
 }
 
@@ -109,7 +112,8 @@ TEST_F(CheckerTest, I14RefusesWorkersOnANodeThatIsLeftOut) {
   send.node = "n1";
   *send.message.mutable_start_workers() = Order(0, 0, 2, 2);
   send.message.mutable_start_workers()->set_group_world_size(1);
-  const std::vector<Effect> effects = {RecordEvent{{{"event", "generation_started"}}}, send};
+  const std::vector<Effect> effects = {
+      RecordEvent{{{"event", "generation_started"}, {"nodes", {"n1"}}}}, send};
   After(effects);
   EXPECT_THAT(checker_.violation(), HasSubstr("I14: "));
 }
@@ -122,6 +126,34 @@ TEST_F(CheckerTest, I15RefusesARestartOfACodeThatForbidsIt) {
   state_.failures.back().exit_code = 7;
   Record("restart_scheduled", {{"restarts_used", 2}});
   EXPECT_THAT(checker_.violation(), HasSubstr("I15: "));
+}
+
+TEST_F(CheckerTest, I17RefusesAPlannedResizeThatIsCharged) {
+  state_.spec.mutable_restart()->set_free_restarts_limit(9);
+  Record("resize_planned");
+  Record("restart_scheduled", {{"restarts_used", 0}, {"free", true}});
+  EXPECT_FALSE(checker_.violated());
+  Record("resize_planned");
+  Record("restart_scheduled", {{"restarts_used", 1}});
+  EXPECT_THAT(checker_.violation(), HasSubstr("I17: "));
+}
+
+TEST_F(CheckerTest, I18RefusesTooManyNodes) {
+  state_.spec.set_nodes_min(1);
+  state_.spec.set_nodes_max(2);
+  Record("generation_started", {{"nodes", {"a", "b", "c"}}});
+  EXPECT_THAT(checker_.violation(), HasSubstr("I18: "));
+}
+
+TEST_F(CheckerTest, I19RefusesANodeThatMovesWhenAnotherIsReplaced) {
+  state_.spec.set_nodes_max(3);
+  Record("generation_started", {{"nodes", {"a", "b", "c"}}});
+  Record("restart_scheduled", {{"restarts_used", 1}});
+  Record("generation_started", {{"nodes", {"a", "x", "c"}}});
+  EXPECT_FALSE(checker_.violated());
+  Record("restart_scheduled", {{"restarts_used", 2}});
+  Record("generation_started", {{"nodes", {"a", "c", "x"}}});
+  EXPECT_THAT(checker_.violation(), HasSubstr("I19: "));
 }
 
 TEST_F(CheckerTest, I5RefusesAValueOfAnotherGeneration) {
@@ -143,7 +175,7 @@ TEST_F(CheckerTest, I6RefusesARankGivenTwice) {
 }
 
 TEST_F(CheckerTest, I6RefusesAGapBetweenNodes) {
-  std::vector<Effect> effects = {RecordEvent{{{"event", "generation_started"}}}};
+  std::vector<Effect> effects = {RecordEvent{{{"event", "generation_started"}, {"nodes", {"n1"}}}}};
   for (uint32_t first : {0, 3}) {
     coordinator::SendToNode send;
     *send.message.mutable_start_workers() = Order(0, first, 2, 4);

@@ -49,16 +49,28 @@ void CoreHarness::Submit() {
   Do(JobSubmitted{spec, "token", "test", past});
 }
 
+v1::Hello CoreHarness::HelloOf(const std::string& node, const std::string& incarnation) {
+  v1::Hello hello;
+  hello.set_protocol_version(1);
+  hello.set_node(node);
+  hello.set_incarnation(incarnation);
+  hello.set_slots(2);
+  hello.set_node_rank_wanted(-1);
+  hello.set_address(node);
+  return hello;
+}
+
 void CoreHarness::Join(const std::string& node, const std::string& incarnation, uint64_t runs) {
+  v1::Hello hello = HelloOf(node, incarnation);
+  if (runs != 0) hello.add_running()->set_generation(runs);
+  JoinWith(hello);
+}
+
+void CoreHarness::JoinWith(const v1::Hello& hello) {
   v1::AgentMessage message;
-  auto* hello = message.mutable_hello();
-  hello->set_protocol_version(1);
-  hello->set_node(node);
-  hello->set_incarnation(incarnation);
-  hello->set_slots(2);
-  hello->set_node_rank_wanted(-1);
-  hello->set_address(node);
-  if (runs != 0) hello->add_running()->set_generation(runs);
+  *message.mutable_hello() = hello;
+  const std::string& node = hello.node();
+  const std::string& incarnation = hello.incarnation();
   auto known = agents_.find(node);
   if (known == agents_.end() || !state.nodes.contains(node))
     agents_[node] = Agent{incarnation, ReliableLink<v1::AgentMessage>(), true};
@@ -68,6 +80,37 @@ void CoreHarness::Join(const std::string& node, const std::string& incarnation, 
 void CoreHarness::Detach(const std::string& node) {
   agents_[node].attached = false;
   Do(NodeDetached{node, agents_[node].incarnation, "its connection broke"});
+}
+
+void CoreHarness::Leave(const std::string& node, bool planned) {
+  v1::AgentMessage message;
+  message.mutable_leaving()->set_reason("maintenance");
+  message.mutable_leaving()->set_planned(planned);
+  Say(node, message);
+}
+
+void CoreHarness::RefuseAtTheDoor(const JoinRefused& refused) {
+  Do(refused);
+}
+
+v1::Refusal CoreHarness::RefusalOf(const std::string& node) const {
+  const v1::CoordinatorMessage* message = LastSent(node, v1::CoordinatorMessage::kRefusal);
+  return message == nullptr ? v1::Refusal() : message->refusal();
+}
+
+std::vector<std::string> CoreHarness::Members() const {
+  std::vector<std::string> names;
+  for (const Placement& placement : state.generation.placements) names.push_back(placement.node);
+  return names;
+}
+
+void CoreHarness::StopWithCheckpoint(uint64_t step) {
+  const auto ranks = static_cast<uint32_t>(state.generation.workers.size());
+  for (uint32_t rank = 0; rank < ranks; ++rank) Edge(rank, step);
+  for (uint32_t rank = 0; rank < ranks; ++rank) Checkpoint(rank, step, v1::CheckpointFact::WRITTEN);
+  Stored(true);
+  for (uint32_t rank = 0; rank < ranks; ++rank) Exit(rank, 0);
+  StopAll();
 }
 
 void CoreHarness::Say(const std::string& node, v1::AgentMessage message) {

@@ -38,7 +38,17 @@ class CoreHarness {
   void Submit();
   // `runs`: a generation in its inventory, which an earlier coordinator ordered; 0: none.
   void Join(const std::string& node, const std::string& incarnation = "1", uint64_t runs = 0);
+  // What a node says when it attaches, to be changed; and its attaching with it.
+  static v1::Hello HelloOf(const std::string& node, const std::string& incarnation = "1");
+  void JoinWith(const v1::Hello& hello);
   void Detach(const std::string& node);
+  void Leave(const std::string& node, bool planned = true);
+  void RefuseAtTheDoor(const JoinRefused& refused);
+  // The last refusal that this node got; none: kind KIND_UNSPECIFIED.
+  v1::Refusal RefusalOf(const std::string& node) const;
+  std::vector<std::string> Members() const;  // by group rank
+  // Every rank has named this step, writes its checkpoint and ends with 0; then nothing is left.
+  void StopWithCheckpoint(uint64_t step);
   // Numbers the message as the node's agent would.
   void Say(const std::string& node, v1::AgentMessage message);
   // The resume step that was asked for is found.

@@ -1,17 +1,15 @@
-#include "launcher/coordinator/join_rules.h"
+#include "launcher/coordinator/versions.h"
 
-#include <algorithm>
 #include <cstdint>
 #include <optional>
 #include <utility>
 #include <vector>
 
-#include "absl/strings/escaping.h"
-#include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
+#include "launcher/net/text.h"
 
 namespace ddprun::coordinator {
 namespace {
@@ -30,26 +28,6 @@ std::optional<std::pair<int64_t, int64_t>> MajorAndMinor(absl::string_view versi
 
 }  // namespace
 
-bool IsNodeName(absl::string_view name) {
-  return !name.empty() && name.size() <= kNodeNameMax &&
-         std::all_of(name.begin(), name.end(), [](unsigned char c) {
-           return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') ||
-                  c == '.' || c == '_' || c == '-';
-         });
-}
-
-std::string Printable(absl::string_view text, size_t bytes) {
-  const bool cut = text.size() > bytes;
-  return absl::StrCat(absl::CHexEscape(text.substr(0, bytes)), cut ? "..." : "");
-}
-
-bool IsLoopback(absl::string_view address) {
-  if (absl::StartsWith(address, "[")) address.remove_prefix(1);
-  if (absl::EndsWith(address, "]")) address.remove_suffix(1);
-  return absl::StartsWith(address, "127.") || absl::StartsWithIgnoreCase(address, "::ffff:127.") ||
-         address == "::1" || absl::EqualsIgnoreCase(address, "localhost");
-}
-
 std::string VersionMismatch(absl::string_view ours, absl::string_view theirs) {
   const auto here = MajorAndMinor(ours);
   const auto there = MajorAndMinor(theirs);
@@ -57,8 +35,8 @@ std::string VersionMismatch(absl::string_view ours, absl::string_view theirs) {
   const int64_t apart =
       here->second > there->second ? here->second - there->second : there->second - here->second;
   if (here->first == there->first && apart <= kMinorsApartMax) return "";
-  return absl::StrCat("the coordinator's ddprun is ", Printable(ours, 32), ", this node's is ",
-                      Printable(theirs, 32),
+  return absl::StrCat("the coordinator's ddprun is ", net::Shown(ours, 32), ", this node's is ",
+                      net::Shown(theirs, 32),
                       ": they may be one minor version apart, so install the same one");
 }
 
@@ -68,8 +46,8 @@ std::string VersionsMismatch(const std::map<std::string, std::string>& ours,
   for (const auto& [what, version] : ours) {
     auto other = theirs.find(what);
     if (other == theirs.end() || other->second == version) continue;
-    differ.push_back(absl::StrCat(Printable(what, 32), " ", Printable(other->second, 64),
-                                  " and not ", Printable(version, 64)));
+    differ.push_back(absl::StrCat(net::Shown(what, 32), " ", net::Shown(other->second, 64),
+                                  " and not ", net::Shown(version, 64)));
   }
   return absl::StrJoin(differ, ", ");
 }
