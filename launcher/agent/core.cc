@@ -10,11 +10,11 @@
 namespace ddprun::agent {
 namespace {
 
-constexpr int64_t kReconnectNs = kSecondNs / 4;  // between two tries; shorter than any lease
-constexpr int64_t kGiveUpNs = 60 * kSecondNs;    // L19: an agent without its coordinator ends
+constexpr int64_t kReconnectNs = kSecondNs / 4;   // between two tries; shorter than any lease
+constexpr int64_t kGiveUpNs = 60 * kSecondNs;     // L19: an agent without its coordinator ends
 constexpr int64_t kGiveUpLateNs = 5 * kSecondNs;  // … the least that it tries
-constexpr int64_t kRetryNs = kSecondNs / 2;      // between two tries where a refusal may pass
-constexpr size_t kHeartbeatsKept = 64;           // unanswered ones; older than any lease in use
+constexpr int64_t kRetryNs = kSecondNs / 2;       // between two tries where a refusal may pass
+constexpr size_t kHeartbeatsKept = 64;            // unanswered ones; older than any lease in use
 
 v1::AgentMessage HelloOf(const State& s) {
   v1::AgentMessage message;
