@@ -1,9 +1,11 @@
 // `ddprun agent`, and `ddprun run` on a node that joins a job hosted elsewhere: offers this machine
 // to a coordinator over TCP.
 #include <atomic>
+#include <chrono>
 #include <csignal>
 #include <cstdio>
 #include <cstring>
+#include <functional>
 #include <memory>
 #include <utility>
 
@@ -44,6 +46,17 @@ agent::AgentOptions MakeAgentOptions(const Options& options, const Surroundings&
   return agent;
 }
 
+// Slurm signals every task of a step, and the host ends the whole job for that. A member that left
+// at once would be taken for a node that is lost to a job that goes on. So it waits for as long as
+// a stop takes (--grace), and this much more.
+constexpr double kSlurmStopSeconds = 5;
+constexpr double kGraceSeconds = 30;  // the default of --grace
+constexpr int kTickSeconds = 1;
+
+double MonotonicSeconds() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
 bool Stops(const Options& options, int signal) {
   for (int stop : options.stop_signals.value_or(kStopSignals)) {
     if (signal == stop) return true;
@@ -66,19 +79,37 @@ int RunMember(const Options& options, const Surroundings& here, const ClusterPla
     return kExitInternal;
   }
   std::atomic<int> left_by = 0;
+  double leave_at = 0;  // of the signal thread; 0: nothing to do
   agent::AgentEnd end;
   {
-    SignalThread signals([&](int signal) {
+    const auto leave = [&](bool planned) {
+      leave_at = 0;
+      (*agent)->Leave(absl::StrCat("it got SIG", sigabbrev_np(left_by)), planned);
+    };
+    const auto on_signal = [&](int signal) {
       // Others are the coordinator's to answer, which knows the whole job. An agent that stopped
       // itself would lose its lease, and the workers with it.
       if (!Stops(options, signal)) return;
       const bool first = left_by.exchange(signal) == 0;
-      console.Say(absl::StrCat("ddprun: SIG", sigabbrev_np(signal),
-                               first ? ": leaving the job, which goes on without this node (a "
-                                       "second one leaves at once)"
-                                     : " again: killing the workers here"));
-      (*agent)->Leave(absl::StrCat("it got SIG", sigabbrev_np(signal)), /*planned=*/first);
-    });
+      const std::string name = absl::StrCat("ddprun: SIG", sigabbrev_np(signal));
+      if (first && options.slurm) {
+        leave_at =
+            MonotonicSeconds() + options.grace_seconds.value_or(kGraceSeconds) + kSlurmStopSeconds;
+        return console.Say(absl::StrCat(name, ": node ", options.slurm->nodes[0],
+                                        " stops the job (a second one leaves at once)"));
+      }
+      console.Say(absl::StrCat(name, first ? ": leaving the job, which goes on without this node "
+                                             "(a second one leaves at once)"
+                                           : " again: killing the workers here"));
+      leave(/*planned=*/first);
+    };
+    const auto on_tick = [&] {
+      if (leave_at == 0 || MonotonicSeconds() < leave_at) return;
+      console.Say("ddprun: the job goes on; this node leaves it");
+      leave(/*planned=*/true);
+    };
+    SignalThread signals(on_signal, options.slurm ? std::function<void()>(on_tick) : nullptr,
+                         kTickSeconds);
     end = (*agent)->WaitForEnd();
   }
   console.Say(absl::StrCat("ddprun: node ", cluster.node, " leaves: ", end.reason));

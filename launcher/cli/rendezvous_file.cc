@@ -188,7 +188,8 @@ absl::StatusOr<Rendezvous> ReadRendezvous(const std::string& run_dir) {
 
 void RemoveRendezvous(const std::string& run_dir, const SlurmStep& step) {
   const absl::StatusOr<Rendezvous> rendezvous = ReadRendezvous(run_dir);
-  if (rendezvous.ok() && IsOf(*rendezvous, step)) unlink(PathIn(run_dir).c_str());
+  if (rendezvous.ok() && IsOf(*rendezvous, step) && rendezvous->port != 0)
+    unlink(PathIn(run_dir).c_str());
 }
 
 absl::StatusOr<Rendezvous> AwaitRendezvous(const std::string& run_dir, const SlurmStep& step,

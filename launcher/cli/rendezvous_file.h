@@ -41,7 +41,7 @@ bool IsOf(const Rendezvous& rendezvous, const SlurmStep& step);
 absl::Status WriteRendezvous(const std::string& run_dir, const Rendezvous& rendezvous);
 // NOT_FOUND where there is none; INVALID_ARGUMENT for one that must not be trusted.
 absl::StatusOr<Rendezvous> ReadRendezvous(const std::string& run_dir);
-// Removes it, if it is still the one of this step.
+// Removes it, if it is still the one of this step; one that says that nothing was started stays.
 void RemoveRendezvous(const std::string& run_dir, const SlurmStep& step);
 
 // Until the file of this start of `step` is there. DEADLINE_EXCEEDED: it has not come, and what

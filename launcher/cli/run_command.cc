@@ -38,6 +38,7 @@ std::string ResumeCommand(const Options& options, const RunPlan& plan, const Sur
     absl::StrAppend(&command, " coordinator --listen ", options.listen);
   }
   absl::StrAppend(&command, " --resume --run-dir ", plan.shown_run_dir);
+  if (options.slurm) return absl::StrCat("srun -N", options.slurm->nodes.size(), " ", command);
   if (cluster.role != Role::kHost || !cluster.runs_agent) return command;
   return absl::StrCat(command, " --nnodes ", NodesText(options), " --coordinator ",
                       cluster.endpoint, " (on each node)");

@@ -35,7 +35,7 @@ SlurmdPidFile={folder}/slurmd-%n.pid
 SlurmdSpoolDir={folder}/spool-%n
 SlurmctldLogFile={folder}/slurmctld.log
 SlurmdLogFile={folder}/slurmd-%n.log
-ProctrackType=proctrack/linuxproc
+ProctrackType=proctrack/{proctrack}
 TaskPlugin=task/none
 SelectType=select/cons_tres
 SelectTypeParameters=CR_CPU
@@ -62,16 +62,16 @@ def require_slurm():
 
 
 class SlurmLab:
-    """A context manager."""
+    """A context manager. proctrack: pgid signals the tasks alone, as cgroup does; linuxproc every process of a step."""
 
-    def __init__(self, count, kill_wait=30, gpus=0):
+    def __init__(self, count, kill_wait=30, gpus=0, proctrack="pgid"):
         require_slurm()
         self.names = [f"n{number + 1}" for number in range(count)]
         self.lab = Lab(["ctl", *self.names])
         self.folder = self.lab.shared / "slurm"
         self.jobs = self.lab.shared / "jobs"  # where batch jobs run; all nodes see it
         try:
-            self.start(kill_wait, gpus)
+            self.start(kill_wait, gpus, proctrack)
         except BaseException:
             self.lab.close()
             raise
@@ -82,7 +82,7 @@ class SlurmLab:
     def __exit__(self, *_):
         self.lab.close()
 
-    def start(self, kill_wait, gpus):
+    def start(self, kill_wait, gpus, proctrack):
         self.jobs.mkdir()
         for name in ("", "state", *(f"spool-{name}" for name in self.names)):
             (self.folder / name).mkdir(parents=True, exist_ok=True)
@@ -92,7 +92,7 @@ class SlurmLab:
             nodes = "GresTypes=gpu\n" + nodes
             (self.folder / "gres.conf").write_text(f"Name=gpu File=/dev/tty[1-{gpus}]\n", encoding="ascii")
         conf = self.folder / "slurm.conf"
-        conf.write_text(CONF.format(folder=self.folder, kill_wait=kill_wait, nodes=nodes), encoding="ascii")
+        conf.write_text(CONF.format(folder=self.folder, kill_wait=kill_wait, nodes=nodes, proctrack=proctrack), encoding="ascii")
         self.environment = {"SLURM_CONF": str(conf), "PATH": os.environ["PATH"] + ":/usr/sbin:/sbin"}
         self.start_munge()
         self.daemon("ctl", ["slurmctld", "-D"])

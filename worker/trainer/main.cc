@@ -6,6 +6,7 @@
 #include <torch/torch.h>
 #include <torch/version.h>
 
+#include <csignal>
 #include <cstdio>
 #include <cstdlib>
 #include <exception>
@@ -107,6 +108,9 @@ int Main(int argc, char** argv) {
 }  // namespace ddprun
 
 int main(int argc, char** argv) {
+  // Batch systems may signal every process of a job; a checkpoint is asked for by ddprun itself.
+  signal(SIGUSR1, SIG_IGN);
+  signal(SIGUSR2, SIG_IGN);
   const int code = ddprun::Main(argc, argv);
   fflush(stdout);
   fflush(stderr);
