@@ -21,7 +21,8 @@ absl::Status CheckStep(const SlurmStep& step, const Options& o) {
     return absl::InvalidArgumentError(
         absl::StrCat("Slurm starts ", step.tasks_on_node,
                      " tasks on a node, and ddprun starts the workers itself: start one ddprun "
-                     "per node: srun --ntasks-per-node=1 --cpus-per-task=… ddprun --nproc ",
+                     "per node: srun --ntasks=",
+                     step.nodes.size(), " --ntasks-per-node=1 --cpus-per-task=… ddprun --nproc ",
                      step.tasks_on_node, " … (--nnodes 1 if each task is a job of its own)"));
   }
   if (o.nodes_min.value_or(1) > step.nodes.size()) {

@@ -108,7 +108,7 @@ class SlurmTest(unittest.TestCase):
     def test_several_tasks_on_a_node_are_refused(self):
         code, output = self.slurm.run(["srun", "-N2", "--ntasks-per-node=2", DDPRUN, "--", "true"], seconds=SECONDS)
         self.assertEqual(code, 2, output)
-        self.assertEqual(output.count("srun --ntasks-per-node=1"), 4)
+        self.assertEqual(output.count("srun --ntasks=2 --ntasks-per-node=1"), 4)
         self.assertFalse((self.slurm.jobs / "runs").exists())
 
     def test_what_is_wrong_ends_all_nodes_at_once(self):
@@ -187,7 +187,7 @@ class SlurmTest(unittest.TestCase):
         array = self.slurm.batch(f"srun {DDPRUN} -- true", "-N2", "--array=1-2", "--output=%A.out")
         wait_until(lambda: len(list((self.slurm.jobs / "runs").glob(f"slurm-{array}_[12].0/result.json"))) == 2, SECONDS, "two results")
         # Each step waits for the other one.
-        step = f"srun --exact -N2 --ntasks-per-node=1 {DDPRUN} -- sh -c 'touch step$SLURM_STEP_ID; until [ -e step0 -a -e step1 ]; do sleep 0.1; done'"
+        step = f"srun --exact -N2 --ntasks=2 --ntasks-per-node=1 {DDPRUN} -- sh -c 'touch step$SLURM_STEP_ID; until [ -e step0 -a -e step1 ]; do sleep 0.1; done'"
         both = self.slurm.batch(f"{step} & {step} & wait", "-N2", "--ntasks-per-node=2")
         self.assertEqual(self.slurm.wait_over(both, SECONDS), "COMPLETED", self.slurm.output(both))
         self.assertEqual(self.slurm.output(both).count("succeeded after"), 2, self.slurm.output(both))

@@ -131,7 +131,7 @@ TEST(SlurmStep, ProcessesAreTheGpusThatSlurmGave) {
 TEST(SlurmStep, SeveralTasksOnANodeAreRefusedWithWhatToType) {
   EXPECT_THAT(ErrorOf({}, With(StepOfThree(), {{"SLURM_STEP_TASKS_PER_NODE", "2(x2),1"}})),
               AllOf(HasSubstr("Slurm starts 2 tasks on a node"),
-                    HasSubstr("srun --ntasks-per-node=1"), HasSubstr("--nproc 2")));
+                    HasSubstr("srun --ntasks=3 --ntasks-per-node=1"), HasSubstr("--nproc 2")));
   EXPECT_TRUE(
       Parse({"--nnodes", "1"}, With(StepOfThree(), {{"SLURM_STEP_TASKS_PER_NODE", "2(x3)"}})).ok());
 }
