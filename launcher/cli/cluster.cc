@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cmath>
 #include <cstring>
 #include <utility>
 
@@ -337,7 +338,8 @@ absl::StatusOr<ClusterPlan> PlanCluster(const Options& options, const Surroundin
   status = ChooseRole(w, *addresses);
   if (status.ok()) status = ChooseOwnAddress(w, *addresses);
   if (!status.ok()) return status;
-  plan.join_timeout_seconds = std::max(w.Left(), 1.0);
+  // In whole seconds, for people.
+  if (w.told_seconds >= 0) plan.join_timeout_seconds = std::max(std::ceil(w.Left()), 1.0);
   return std::move(plan);
 }
 
