@@ -98,7 +98,7 @@ Json ToJson(const Report& report) {
 
 absl::StatusOr<Report> ReportFromJson(std::string_view text) {
   const Json json = Json::parse(text, nullptr, /*allow_exceptions=*/false);
-  const auto bad = absl::InvalidArgumentError("is no report of ddprun doctor");
+  absl::Status bad = absl::InvalidArgumentError("is no report of ddprun doctor");
   if (!json.is_object() || TextIn(json, "version").empty()) return bad;
   Report report;
   report.version = TextIn(json, "version");
