@@ -15,12 +15,12 @@ SECTION = "## Reported troubles and the tests for them"
 NUMBERS = {
     "L": "1-5 7-8 10-13 15-16 18-19 21 23-24 26-30 32-35 37-39 41-44 46-48 50-52 54-56 58-60 62-63 65-68 70-71 73-74 76",
     "S": "1-6 8-10 12-17 19-20 22-24 26-27",
-    "R": "1-3 10 13",
+    "R": "1-4 6-8 10-11 13",
     "D": "1-4 6 8",
     "A": "1 3-5 7",
 }
 ROW = re.compile(r"\| ([LSRDA]\d+) \| ([^|]+) \| (.*) \|$")
-CITED = re.compile(r"`((?:unit|process|sim|fault|fuzz)/[\w./]+)(?:: ([\w, ]+))?`")
+CITED = re.compile(r"`((?:unit|process|sim|cluster|fault|fuzz)/[\w./]+)(?:: ([\w, ]+))?`")
 
 
 def expected():

@@ -9,14 +9,14 @@
 static double weights[2];  // slope and offset: the whole state
 
 // Where rank r keeps its state inside a checkpoint.
-static const char* file_name(const ddprun_handle* d, char* name, size_t size) {
-  snprintf(name, size, "line-%d.bin", ddprun_rank(d));
+static const char* file_name(int rank, char* name, size_t size) {
+  snprintf(name, size, "line-%d.bin", rank);
   return name;
 }
 
-static int load(const ddprun_handle* d) {
+static int load(const ddprun_handle* d, int rank) {
   char path[4200], name[32];
-  snprintf(path, sizeof path, "%s/%s", ddprun_resume_from(d), file_name(d, name, sizeof name));
+  snprintf(path, sizeof path, "%s/%s", ddprun_resume_from(d), file_name(rank, name, sizeof name));
   FILE* file = fopen(path, "rb");
   int loaded = file != NULL && fread(weights, sizeof weights, 1, file) == 1;
   if (file) fclose(file);
@@ -33,7 +33,8 @@ static double train_step(int64_t step) {  // one sample x in -1 … 1; returns t
 static void save(ddprun_handle* d, int64_t step) {
   char name[32];
   ddprun_checkpoint_begin(d, step);
-  ddprun_checkpoint_write(d, step, file_name(d, name, sizeof name), weights, sizeof weights);
+  ddprun_checkpoint_write(d, step, file_name(ddprun_rank(d), name, sizeof name), weights,
+                          sizeof weights);
   if (ddprun_checkpoint_finish(d, step) != 0) fprintf(stderr, "%s\n", ddprun_error(d));
 }
 
@@ -41,7 +42,8 @@ int main(int argc, char** argv) {
   int64_t total = argc > 1 ? atoll(argv[1]) : 500;
   useconds_t pause = argc > 2 ? (useconds_t)atoi(argv[2]) : 0;
   ddprun_handle* d;
-  if (ddprun_init(&d) != 0 || (ddprun_resume_from(d) && !load(d))) {
+  // All ranks hold the same state: one that is new, in a world that has grown, takes rank 0's.
+  if (ddprun_init(&d) != 0 || (ddprun_resume_from(d) && !load(d, ddprun_rank(d)) && !load(d, 0))) {
     fprintf(stderr, "c_trainer cannot start: %s\n", d ? "bad checkpoint" : ddprun_error(d));
     return 1;
   }
