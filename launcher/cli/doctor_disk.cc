@@ -24,6 +24,7 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr uint64_t kProbeBytes = 64 << 20;
+constexpr uint64_t kShareOfRoom = 8;
 constexpr size_t kChunkBytes = 1 << 20;
 constexpr std::chrono::milliseconds kWriteTimeMax{1500};
 constexpr std::chrono::milliseconds kSyncTimeMax{500};
@@ -61,7 +62,9 @@ double SecondsSince(Clock::time_point start) {
 void MeasureWriting(int fd, Disk* disk) {
   const std::string chunk(kChunkBytes, 'd');
   const Clock::time_point start = Clock::now();
-  while (disk->bytes_written < kProbeBytes && Clock::now() - start < kWriteTimeMax) {
+  // A disk that is nearly full is not filled up under a job that runs.
+  const uint64_t bytes_max = std::min(kProbeBytes, disk->bytes_free / kShareOfRoom);
+  while (disk->bytes_written < bytes_max && Clock::now() - start < kWriteTimeMax) {
     const ssize_t wrote = write(fd, chunk.data(), chunk.size());
     if (wrote <= 0) {
       disk->write_error = strerror(wrote == 0 ? ENOSPC : errno);
@@ -109,6 +112,9 @@ Finding JudgeSpace(const Disk& disk) {
 }
 
 Finding JudgeSpeed(const Disk& disk) {
+  if (disk.bytes_written == 0) {
+    return Ok("disk speed", "not measured: there is no room for it");
+  }
   const double rate = static_cast<double>(disk.bytes_written) / std::max(disk.write_seconds, 1e-6);
   const std::string seen =
       absl::StrFormat("%.0f MB/s written, fsync %.1f ms", rate / 1e6, disk.sync_seconds * 1e3);
