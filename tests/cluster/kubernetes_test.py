@@ -214,6 +214,17 @@ class KubernetesTest(unittest.TestCase):
         pods.wait_ranks(2)
         self.assertEqual(set(pods.end().values()), {0}, pods.told())
 
+    def test_the_configuration_in_the_manifest_is_right(self):
+        text = (MANIFESTS / "job.yaml").read_text(encoding="utf-8")
+        block = re.search(r"^  train.cfg: \|\n((?:    .*\n)+)", text, re.M)[1]
+        with Lab(["a"]) as lab:
+            config = lab.shared / "train.cfg"
+            config.write_text("".join(line[4:] + "\n" for line in block.splitlines()), encoding="utf-8")
+            if not pathlib.Path("/usr/share/datasets/fashion-mnist").exists():
+                self.skipTest("needs the Debian package dataset-fashion-mnist")
+            code, output = lab["a"].run([DDPRUN, "--dry-run", "--device", "cpu", config])
+            self.assertEqual(code, 0, output)
+
     def test_without_a_secret_nothing_starts(self):
         pods = self.make("job.yaml", ["train-0", "train-1"], "train", lambda index: {"DDPRUN_SECRET": None})
         process = pods.start(0)
