@@ -105,7 +105,8 @@ class Agent::Impl {
     stream_.reset();
     const uint64_t number = ++streams_made_;
     stream_ = std::make_unique<CoordinatorStream>(
-        options_.channel, options_.over_network,
+        CoordinatorStream::Options{options_.channel, options_.over_network, options_.coordinator,
+                                   options_.security, /*first=*/state_.link_number == 0},
         [this, number](v1::CoordinatorMessage message) { Post(Dated(std::move(message), number)); },
         [this, number](std::string reason) {
           Post(Disconnected{std::move(reason), number});

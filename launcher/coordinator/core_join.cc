@@ -223,6 +223,8 @@ const char* KindName(int kind) {
       return "job_over";
     case v1::Refusal::LIMIT:
       return "limit";
+    case v1::Refusal::TLS:
+      return "tls";
     case v1::Refusal::MALFORMED:
       return "malformed";
     default:

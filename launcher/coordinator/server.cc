@@ -1,5 +1,7 @@
 #include "launcher/coordinator/server.h"
 
+#include <unistd.h>
+
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
@@ -16,9 +18,14 @@
 #include "launcher/coordinator/checkpoint_store.h"
 #include "launcher/coordinator/hang_report.h"
 #include "launcher/coordinator/hooks.h"
+#include "launcher/coordinator/local_calls.h"
 #include "launcher/coordinator/report.h"
 #include "launcher/coordinator/run_folder.h"
 #include "launcher/coordinator/services.h"
+#include "launcher/net/credentials.h"
+#include "launcher/net/front_door.h"
+#include "launcher/net/limits.h"
+#include "launcher/net/peer.h"
 #include "launcher/store/store.h"
 
 namespace ddprun::coordinator {
@@ -68,32 +75,50 @@ class CoordinatorServer::Impl {
  public:
   explicit Impl(ServerOptions options)
       : options_(std::move(options)),
-        agent_service_(streams_, [this](Event event) { mailbox_.Post(std::move(event)); }),
-        coordinator_service_({[this](const v1::JobSpec& spec) { return Submit(spec); },
-                              [this](ControlAsked asked) { mailbox_.Post(asked); }},
-                             feed_) {}
+        agent_service_(streams_, {[this](Event event, net::Budget::Ticket ticket) {
+                                    Post(std::move(event), std::move(ticket));
+                                  },
+                                  [this](Refused refused) { OnRefused(std::move(refused)); },
+                                  [this](const std::string& grpc_peer) {
+                                    if (door_ != nullptr) door_->Admitted(net::PeerText(grpc_peer));
+                                  }}),
+        coordinator_service_(
+            {[this](const v1::JobSpec& spec) { return Submit(spec); },
+             [this](ControlAsked asked) { Post(asked); },
+             [this](const grpc::ServerContext& context) { return local_calls_.IsLocal(context); }},
+            feed_) {}
 
   absl::Status Start() {
-    grpc::ServerBuilder builder;
+    std::optional<net::Listener> listener;
     if (!options_.listen_address.empty()) {
-      builder.AddListeningPort(options_.listen_address, grpc::InsecureServerCredentials(), &port_);
-      // Two coordinators on one port would share agents by chance.
-      builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
+      absl::StatusOr<net::Listener> opened = net::Listener::Open(options_.listen_address);
+      if (!opened.ok()) return opened.status();
+      listener = std::move(*opened);
+    }
+    grpc::ServerBuilder builder;
+    builder.SetMaxReceiveMessageSize(net::kReceiveBytesMax);
+    builder.AddChannelArgument(GRPC_ARG_MAX_METADATA_SIZE, net::kMetadataBytesMax);
+    builder.AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, net::kStreamsPerConnectionMax);
+    if (listener) {
+      acceptor_ = builder.experimental().AddExternalConnectionAcceptor(
+          grpc::ServerBuilder::experimental_type::ExternalConnectionType::FROM_FD,
+          net::ServerCredentialsOf(options_.security));
     }
     builder.RegisterService(&agent_service_);
     builder.RegisterService(&coordinator_service_);
     server_ = builder.BuildAndStart();
-    if (server_ == nullptr || (!options_.listen_address.empty() && port_ == 0)) {
-      return absl::UnavailableError(
-          absl::StrCat("cannot listen on ", options_.listen_address, ": is it in use?"));
-    }
+    if (server_ == nullptr) return absl::InternalError("gRPC does not start");
+    if (listener) OpenDoor(std::move(*listener));
     return absl::OkStatus();
   }
 
   ~Impl() {
+    if (door_ != nullptr) door_->Stop();
     mailbox_.Close();
     io_.Close();
     if (loop_thread_.joinable()) loop_thread_.join();
+    while (mailbox_.TryTake()) continue;  // readers wait until what they sent is handled
+    agent_service_.Close();
     if (io_thread_.joinable()) io_thread_.join();
     hooks_.reset();
     feed_.End();
@@ -119,6 +144,7 @@ class CoordinatorServer::Impl {
     JobSubmitted event{spec, RandomToken(), options_.version, {}};
     if (spec.resume()) event.past = folder_->ReadPast();
     Perform(Step(state_, event, MonotonicNs()));
+    agent_service_.Open({spec.job_id(), options_.security.secret, shared_file_});
     io_thread_ = std::thread([this] { IoLoop(); });
     loop_thread_ = std::thread([this] { Loop(); });
     return grpc::Status::OK;
@@ -130,7 +156,7 @@ class CoordinatorServer::Impl {
     return outcome_;
   }
 
-  std::shared_ptr<grpc::Channel> InProcessChannel() { return server_->InProcessChannel({}); }
+  std::shared_ptr<grpc::Channel> InProcessChannel() { return local_calls_.ChannelTo(*server_); }
   int port() const { return port_; }
 
  private:
@@ -153,7 +179,37 @@ class CoordinatorServer::Impl {
     checkpoints_ = std::make_unique<CheckpointStore>(PosixFileSystem(), spec.run_dir(),
                                                      spec.job_id(), spec.checkpoints_kept());
     store_ = MakeMemoryStore();
-    return absl::OkStatus();
+    if (!spec.needs_shared_run_dir() || spec.nodes_max() <= 1) return absl::OkStatus();
+    absl::StatusOr<net::SharedFile> shared = net::WriteSharedFile(spec.run_dir());
+    if (shared.ok()) shared_file_ = *std::move(shared);
+    return shared.status();
+  }
+
+  void OpenDoor(net::Listener listener) {
+    port_ = listener.port();
+    net::FrontDoor::Options door{std::move(listener)};
+    door.tls = options_.security.TlsServer();
+    door.hand_over = [this](int fd) {
+      grpc::experimental::ExternalConnectionAcceptor::NewConnectionParameters connection;
+      connection.fd = fd;
+      acceptor_->HandleNewConnection(&connection);
+    };
+    door.refused = [this](const std::string& peer, v1::Refusal::Kind kind, std::string reason) {
+      v1::Refusal refusal;
+      refusal.set_kind(kind);
+      refusal.set_reason(std::move(reason));
+      OnRefused({"", peer, std::move(refusal)});
+    };
+    door.tls_problem = net::LastTlsProblem;
+    door_ = std::make_unique<net::FrontDoor>(std::move(door));
+  }
+
+  void Post(Event event, net::Budget::Ticket ticket = nullptr) {
+    mailbox_.Post({std::move(event), std::move(ticket)});
+  }
+
+  void OnRefused(Refused refused) {
+    Post(JoinRefused{refused.node, refused.peer, refused.refusal.kind(), refused.refusal.reason()});
   }
 
   void Loop() {
@@ -162,11 +218,11 @@ class CoordinatorServer::Impl {
       std::optional<Clock::time_point> deadline;
       const int64_t next = NextDeadlineNs(state_);
       if (next != 0) deadline = Clock::time_point(std::chrono::nanoseconds(next));
-      std::optional<Event> event = mailbox_.Take(deadline);
-      if (!event && mailbox_.closed()) return;
-      Perform(Step(state_, event ? *event : Event(TimePassed{}), MonotonicNs()));
-      if (event && std::holds_alternative<HookEnded>(*event)) {
-        OnHookEnded(std::get<HookEnded>(*event));
+      std::optional<Posted> posted = mailbox_.Take(deadline);
+      if (!posted && mailbox_.closed()) return;
+      Perform(Step(state_, posted ? posted->event : Event(TimePassed{}), MonotonicNs()));
+      if (posted && std::holds_alternative<HookEnded>(posted->event)) {
+        OnHookEnded(std::get<HookEnded>(posted->event));
       }
     }
   }
@@ -210,16 +266,13 @@ class CoordinatorServer::Impl {
     generation_revision_ = *revision;
   }
   void Do(ChooseResume& e) {
-    io_.Post([this, generation = e.generation] {
-      mailbox_.Post(checkpoints_->ChooseResume(generation));
-    });
+    io_.Post([this, generation = e.generation] { Post(checkpoints_->ChooseResume(generation)); });
   }
   void Do(CommitCheckpoint& e) {
     io_.Post([this, commit = e] {
       absl::StatusOr<std::string> path = checkpoints_->Commit(commit);
-      mailbox_.Post(CheckpointStored{commit.generation, commit.step, path.ok(),
-                                     path.ok() ? *path : "",
-                                     path.ok() ? "" : std::string(path.status().message())});
+      Post(CheckpointStored{commit.generation, commit.step, path.ok(), path.ok() ? *path : "",
+                            path.ok() ? "" : std::string(path.status().message())});
     });
   }
   void Do(DropStaging& e) {
@@ -244,6 +297,7 @@ class CoordinatorServer::Impl {
   }
   void Do(FinishJob& e) {
     folder_->ReleaseReserve();
+    if (!shared_file_.path.empty()) unlink(shared_file_.path.c_str());
     absl::Status status = folder_->WriteResult(MakeResult(state_, e.outcome));
     if (!status.ok()) {
       std::fprintf(stderr, "ddprun: %s\n", std::string(status.message()).c_str());
@@ -273,7 +327,7 @@ class CoordinatorServer::Impl {
   }
   HookRunner& Hooks() {
     if (hooks_ == nullptr) {
-      hooks_ = std::make_unique<HookRunner>([this](HookEnded e) { mailbox_.Post(std::move(e)); });
+      hooks_ = std::make_unique<HookRunner>([this](HookEnded e) { Post(std::move(e)); });
     }
     return *hooks_;
   }
@@ -293,15 +347,24 @@ class CoordinatorServer::Impl {
     }
   }
 
+  struct Posted {
+    Event event;
+    net::Budget::Ticket ticket;  // its sender may send more once it is dropped
+  };
+
   ServerOptions options_;
+  LocalCalls local_calls_;
   AgentStreams streams_;
   EventFeed feed_;
-  Mailbox<Event> mailbox_;
+  Mailbox<Posted> mailbox_;
   Mailbox<std::function<void()>> io_;
   AgentServiceImpl agent_service_;
   CoordinatorServiceImpl coordinator_service_;
   std::unique_ptr<grpc::Server> server_;
+  std::unique_ptr<grpc::experimental::ExternalConnectionAcceptor> acceptor_;
+  std::unique_ptr<net::FrontDoor> door_;  // none without a listener
   int port_ = 0;
+  net::SharedFile shared_file_;
 
   std::mutex submit_mutex_;
   bool submitted_ = false;

@@ -34,17 +34,28 @@ bool EventFeed::Wait(uint64_t index, v1::EventRecord* record) {
   return true;
 }
 
-grpc::Status CoordinatorServiceImpl::Submit(grpc::ServerContext* /*context*/,
+namespace {
+
+grpc::Status NotLocal() {
+  return grpc::Status(grpc::StatusCode::PERMISSION_DENIED,
+                      "a job is watched and controlled from its own ddprun only");
+}
+
+}  // namespace
+
+grpc::Status CoordinatorServiceImpl::Submit(grpc::ServerContext* context,
                                             const v1::SubmitRequest* request,
                                             v1::SubmitResponse* response) {
+  if (!handlers_.is_local(*context)) return NotLocal();
   response->set_job_id(request->spec().job_id());
   return handlers_.submit(request->spec());
 }
 
 // A watcher that went away is noticed at the next event; the feed's end frees the last of them.
-grpc::Status CoordinatorServiceImpl::Watch(grpc::ServerContext* /*context*/,
+grpc::Status CoordinatorServiceImpl::Watch(grpc::ServerContext* context,
                                            const v1::WatchRequest* request,
                                            grpc::ServerWriter<v1::EventRecord>* writer) {
+  if (!handlers_.is_local(*context)) return NotLocal();
   v1::EventRecord record;
   for (uint64_t next = request->from_index(); feed_.Wait(next, &record);
        next = record.index() + 1) {
@@ -53,9 +64,10 @@ grpc::Status CoordinatorServiceImpl::Watch(grpc::ServerContext* /*context*/,
   return grpc::Status::OK;
 }
 
-grpc::Status CoordinatorServiceImpl::Control(grpc::ServerContext* /*context*/,
+grpc::Status CoordinatorServiceImpl::Control(grpc::ServerContext* context,
                                              const v1::ControlRequest* request,
                                              v1::ControlResponse* /*response*/) {
+  if (!handlers_.is_local(*context)) return NotLocal();
   handlers_.control(ControlAsked{request->action(), request->signal()});
   return grpc::Status::OK;
 }

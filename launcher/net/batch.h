@@ -4,6 +4,7 @@
 // thread of a stream.
 #pragma once
 
+#include <chrono>
 #include <optional>
 #include <utility>
 
@@ -12,11 +13,13 @@
 
 namespace ddprun::net {
 
-// Waits for a message, then takes what else is there, up to kBatchBytesMax. nullopt: the mailbox is
-// closed and empty.
+// Waits for a message (until the deadline, where there is one), then takes what else is there, up
+// to kBatchBytesMax. nullopt: the deadline passed, or the mailbox is closed and empty.
 template <typename Batch, typename Message>
-std::optional<Batch> TakeBatch(Mailbox<Message>& mailbox) {
-  std::optional<Message> message = mailbox.Take(std::nullopt);
+std::optional<Batch> TakeBatch(
+    Mailbox<Message>& mailbox,
+    std::optional<std::chrono::steady_clock::time_point> deadline = std::nullopt) {
+  std::optional<Message> message = mailbox.Take(deadline);
   if (!message) return std::nullopt;
   Batch batch;
   size_t bytes = 0;

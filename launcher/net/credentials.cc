@@ -7,6 +7,7 @@
 #include <openssl/x509.h>
 
 #include <chrono>
+#include <cstdlib>
 #include <cstring>
 #include <mutex>
 
@@ -141,6 +142,7 @@ absl::Status ReadTls(const std::string& certificate_path, const std::string& key
 }
 
 std::shared_ptr<grpc::ServerCredentials> ServerCredentialsOf(const Security& security) {
+  QuietGrpcLog();
   if (!security.TlsServer()) return grpc::InsecureServerCredentials();
   grpc::SslServerCredentialsOptions options(
       security.tls_authority.empty() ? GRPC_SSL_DONT_REQUEST_CLIENT_CERTIFICATE
@@ -161,6 +163,7 @@ std::shared_ptr<grpc::ChannelCredentials> ChannelCredentialsOf(const Security& s
 
 std::shared_ptr<grpc::Channel> MakeChannel(const std::string& target, const Security& security,
                                            const std::string& name) {
+  QuietGrpcLog();
   grpc::ChannelArguments arguments;
   arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
   arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, kReconnectMillisecondsMin);
@@ -169,20 +172,22 @@ std::shared_ptr<grpc::Channel> MakeChannel(const std::string& target, const Secu
   // A name may get another address while it is tried (a pod that is made again).
   arguments.SetInt(GRPC_ARG_DNS_MIN_TIME_BETWEEN_RESOLUTIONS_MS, kReconnectMillisecondsMax);
   arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
-  arguments.SetMaxReceiveMessageSize(kMessageBytesMax);
-  arguments.SetMaxSendMessageSize(kMessageBytesMax);
+  arguments.SetMaxReceiveMessageSize(kReceiveBytesMax);
   if (security.TlsClient() && !name.empty()) arguments.SetSslTargetNameOverride(name);
   return grpc::CreateCustomChannel(target, ChannelCredentialsOf(security), arguments);
 }
 
 void QuietGrpcLog() {
-  gpr_set_log_function(KeepTlsProblem);
+  static std::once_flag once;
+  std::call_once(once, [] {
+    if (std::getenv("GRPC_VERBOSITY") != nullptr || std::getenv("GRPC_TRACE") != nullptr) return;
+    gpr_set_log_function(KeepTlsProblem);
+  });
 }
 
-std::string LastTlsProblem(int64_t* at_ns) {
+std::string LastTlsProblem(int64_t since_ns) {
   std::lock_guard lock(Log().mutex);
-  *at_ns = Log().at_ns;
-  return Log().problem;
+  return Log().at_ns >= since_ns ? Log().problem : "";
 }
 
 }  // namespace ddprun::net

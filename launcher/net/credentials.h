@@ -30,9 +30,10 @@ std::shared_ptr<grpc::Channel> MakeChannel(const std::string& target, const Secu
                                            const std::string& name = "");
 
 // gRPC's own log goes nowhere but into LastTlsProblem; without this it would write to stderr, as
-// often as strangers want. Once, before the first use of gRPC.
+// often as strangers want. Unless GRPC_VERBOSITY or GRPC_TRACE is set. Done by the functions above;
+// more than once is fine.
 void QuietGrpcLog();
-// What the TLS library said last, and when (CLOCK_MONOTONIC); "" nothing yet.
-std::string LastTlsProblem(int64_t* at_ns);
+// What the TLS library said last, if not before this moment (CLOCK_MONOTONIC); "" nothing.
+std::string LastTlsProblem(int64_t since_ns);
 
 }  // namespace ddprun::net

@@ -2,16 +2,54 @@
 // that names it, and the connection or message concerned is dropped; the job goes on.
 #pragma once
 
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 
 namespace ddprun::net {
 
+// ---- messages
+
 // One AgentBatch or CoordinatorBatch: what is gathered before it is sent. A single message may be
 // larger (a trainer's config, an environment), up to kMessageBytesMax.
 constexpr size_t kBatchBytesMax = 256 * 1024;
-// gRPC refuses what is larger. An environment may be 2 MiB (ARG_MAX), a stack report 32 KiB for
+// What is a little larger is still received, so that it can be said whose it is; the rest is
+// gRPC's to refuse. An environment may be 2 MiB (ARG_MAX), a stack report 32 KiB for
 // each of a node's workers.
 constexpr int kMessageBytesMax = 16 * 1024 * 1024;
+constexpr int kReceiveBytesMax = kMessageBytesMax + 1024 * 1024;
+// What an agent says before it is known: a Hello with the workers that it still runs.
+constexpr size_t kHelloBytesMax = 256 * 1024;
+// Of HTTP/2's headers, of which ours have a few hundred bytes.
+constexpr int kMetadataBytesMax = 8 * 1024;
+// What a node may have on its way to the deciding loop; then its stream is not read any more.
+constexpr size_t kIncomingBytesMax = 1024 * 1024;
+// What may wait for an agent that does not read; then its stream is cut, and it attaches again.
+constexpr size_t kOutgoingBytesMax = 64 * 1024 * 1024;
+
+// ---- handshakes
+
+// From the stream's first message to Welcome, on either side.
+constexpr std::chrono::seconds kHandshakeSeconds{5};
+// How far a new node's clock may be off: more than NTP ever leaves, less than a replay is worth.
+constexpr int64_t kClockSkewNsMax = 300LL * 1'000'000'000;
+// Streams that are in their handshake at one moment. 1,000 agents that come at once queue behind
+// these for milliseconds.
+constexpr int kHandshakesMax = 256;
+// A connection carries one Attach, and a second one while the first is being cut.
+constexpr int kStreamsPerConnectionMax = 4;
+
+// ---- connections
+
+// Until the first bytes have come, and from then until the secret is proven.
+constexpr std::chrono::seconds kFirstBytesSeconds{5};
+constexpr std::chrono::seconds kAdmissionSeconds{10};
+// In all: more nodes than any job has, and their successors.
+constexpr size_t kConnectionsMax = 20000;
+// From one address: several agents may share a machine or a router.
+constexpr size_t kConnectionsPerPeerMax = 4096;
+// Of those that have not proven the secret; the oldest of the same address, or of all, makes room.
+constexpr size_t kStrangersMax = 512;
+constexpr size_t kStrangersPerPeerMax = 256;
 
 }  // namespace ddprun::net

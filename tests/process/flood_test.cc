@@ -1,0 +1,105 @@
+// A running job whose coordinator is flooded by strangers: it ends right, and memory stays bounded.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <fstream>
+#include <random>
+#include <sstream>
+
+#include "launcher/net/first_bytes.h"
+#include "tests/process/door_harness.h"
+#include "tests/process/launch.h"
+
+namespace ddprun::testing {
+namespace {
+
+constexpr int kConnections = 10000;
+constexpr int kHeld = 400;  // more than one address may have without saying who it is
+constexpr long kGrowthKilobytesMax = 96 * 1024;
+
+long ResidentKilobytes(pid_t pid) {
+  std::istringstream status(ReadText("/proc/" + std::to_string(pid) + "/status"));
+  std::string word;
+  while (status >> word) {
+    if (word == "VmRSS:") {
+      long kilobytes = 0;
+      status >> kilobytes;
+      return kilobytes;
+    }
+  }
+  return 0;
+}
+
+int PortOf(const std::string& output) {
+  const std::string marker = "listening on ";
+  const size_t at = output.find(marker);
+  if (at == std::string::npos) return 0;
+  const size_t end = output.find('\n', at);
+  return std::stoi(output.substr(output.rfind(':', end) + 1));
+}
+
+std::string Garbage(std::mt19937& random, int kind) {
+  std::string bytes(1 + random() % 2000, '\0');
+  for (char& byte : bytes) byte = static_cast<char>(random());
+  switch (kind) {
+    case 0:
+      return "";  // connects and goes
+    case 1:
+      return "GET / HTTP/1.1\r\n\r\n";
+    case 2:
+      return std::string("\x16\x03\x01\x02\x00", 5) + bytes;
+    case 3:
+      return std::string(net::kHttp2Preface) + bytes;
+    default:
+      return bytes;
+  }
+}
+
+TEST(Flood, TenThousandStrangersDoNotDisturbAJob) {
+  Launch launch(
+      Mode::kApart, 1,
+      {"--", "/bin/sh", "-c", "while [ ! -e $DDPRUN_RUN_DIR/go-on ]; do sleep 0.1; done"});
+  ASSERT_GT(launch.WorkerPid(1, 0), 0);
+  const int port = PortOf(ReadText(launch.folder() + "/output"));
+  ASSERT_GT(port, 0);
+  const long before = ResidentKilobytes(launch.pid());
+  std::vector<int> held;
+  for (int i = 0; i < kHeld; ++i) {
+    held.push_back(ConnectRaw(port));
+  }
+  std::mt19937 random(3);
+  int refused_by_kernel = 0;
+  for (int i = 0; i < kConnections; ++i) {
+    const int fd = ConnectRaw(port);
+    if (fd < 0) {
+      ++refused_by_kernel;
+      continue;
+    }
+    const std::string bytes = Garbage(random, i % 5);
+    // It may have been cut already.
+    if (!bytes.empty()) (void)!send(fd, bytes.data(), bytes.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
+    close(fd);
+  }
+  EXPECT_EQ(refused_by_kernel, 0);
+  EXPECT_LT(ResidentKilobytes(launch.pid()) - before, kGrowthKilobytesMax);
+  EXPECT_TRUE(launch.WaitFor(
+      [](const Launch::Json& event) {
+        return event["event"] == "join_refused" && event["kind"] == "malformed";
+      },
+      20));
+  for (int fd : held) close(fd);
+  std::ofstream(launch.run_dir() + "/go-on") << "\n";
+  const Finished finished = launch.Wait();
+  EXPECT_EQ(finished.exit_code, 0) << finished.output;
+  size_t refusals = 0;
+  for (const Launch::Json& event : launch.Events()) {
+    EXPECT_NE(event["event"], "node_lost");
+    refusals += event["event"] == "join_refused" ? 1 : 0;
+  }
+  EXPECT_LT(refusals, 200U);  // one a second and kind
+}
+
+}  // namespace
+}  // namespace ddprun::testing
