@@ -135,7 +135,7 @@ class SlurmTest(unittest.TestCase):
     def test_usr2_is_passed_on_once_and_the_job_goes_on(self):
         job = self.slurm.batch(f"exec srun -l {DDPRUN} --forward-signals USR2 -- {self.program}", "-N2")
         self.slurm.wait_output(job, "is ready", SECONDS, times=2)
-        self.slurm.run(["scancel", "--signal=USR2", job])  # what #SBATCH --signal=USR2@120 does
+        self.slurm.run(["scancel", "--signal=USR2", job])
         self.slurm.wait_output(job, "asked 1", SECONDS, times=2)
         self.slurm.run(["scancel", "--signal=USR2", job])
         output = self.slurm.wait_output(job, "asked 2", SECONDS, times=2)
@@ -173,15 +173,20 @@ class SlurmTest(unittest.TestCase):
         self.assertEqual(self.result(f"slurm-{job}.0")["status"], "succeeded")
         self.assertEqual(self.result(f"slurm-{job}.0")["generations"], 2)
 
-    def test_time_limit_with_requeue(self):
-        job = self.slurm.batch(f"exec srun -l {DDPRUN} --requeue -- {self.program}", "-N2", "--requeue")
-        self.slurm.wait_output(job, "is ready, restart 0", SECONDS, times=2)
-        self.slurm.run(["scontrol", "update", f"JobId={job}", "TimeLimit=0:01"])
-        output = self.slurm.wait_output(job, "is queued again", 75)  # slurmctld looks at limits twice a minute
+    def test_what_slurm_sends_by_itself(self):
+        """slurmctld looks at its limits twice a minute: --signal and the time limit are waited for side by side."""
+        warned = self.slurm.batch(f"exec srun -l {DDPRUN} -- {self.program}", "-N2", "--time=1", "--signal=USR2@55")
+        ended = self.slurm.batch(f"exec srun -l {DDPRUN} --requeue -- {self.program}", "-N2", "--requeue")
+        for job in (warned, ended):
+            self.slurm.wait_output(job, "is ready, restart 0", SECONDS, times=2)
+        self.slurm.run(["scontrol", "update", f"JobId={ended}", "EndTime=now+1"])
+        output = self.slurm.wait_output(warned, "asked 1", 60, times=2)
+        self.assertEqual(self.slurm.state(warned), "RUNNING", output)
+        output = self.slurm.wait_output(ended, "is queued again", 60)
         self.assertIn("DUE TO TIME LIMIT", output)
         self.assertIn("rank 0 has saved", output)
-        self.requeued(job)
-        self.slurm.wait_output(job, "is ready, restart 1", SECONDS, times=2)
+        self.requeued(ended)
+        self.slurm.wait_output(ended, "is ready, restart 1", SECONDS, times=2)
 
     def test_tasks_of_an_array_and_steps_side_by_side(self):
         array = self.slurm.batch(f"srun {DDPRUN} -- true", "-N2", "--array=1-2", "--output=%A.out")
