@@ -1,5 +1,7 @@
 // `ddprun agent`, and `ddprun run` on a node that joins a job hosted elsewhere: offers this machine
 // to a coordinator over TCP.
+#include <unistd.h>
+
 #include <atomic>
 #include <chrono>
 #include <csignal>
@@ -14,7 +16,9 @@
 #include "launcher/agent/agent.h"
 #include "launcher/cli/commands.h"
 #include "launcher/cli/dry_run.h"
+#include "launcher/cli/remote_start.h"
 #include "launcher/cli/signals.h"
+#include "launcher/cli/tether.h"
 #include "launcher/console/console.h"
 #include "launcher/net/credentials.h"
 
@@ -64,15 +68,27 @@ bool Stops(const Options& options, int signal) {
   return false;
 }
 
+void SayOffer(const ClusterPlan& cluster, Console* console) {
+  console->Say(absl::StrCat("ddprun: node ", cluster.node, " at ", cluster.address,
+                            cluster.card.empty() ? "" : absl::StrCat(" (", cluster.card, ")"),
+                            " offers ", cluster.slots,
+                            cluster.slots == 1 ? " worker to " : " workers to ", cluster.endpoint));
+}
+
+// Of an agent that `ddprun --hosts` has started, which shows who comes and goes.
+std::unique_ptr<Tether> MakeTether(const Options& options, agent::Agent* agent) {
+  if (!options.tether) return nullptr;
+  return std::make_unique<Tether>(STDIN_FILENO, [agent] {
+    agent->Leave("the ddprun that has started this agent is gone", /*planned=*/false);
+  });
+}
+
 }  // namespace
 
 int RunMember(const Options& options, const Surroundings& here, const ClusterPlan& cluster) {
   Console console;
   for (const std::string& note : cluster.notes) console.Say("ddprun: " + note);
-  console.Say(absl::StrCat("ddprun: node ", cluster.node, " at ", cluster.address,
-                           cluster.card.empty() ? "" : absl::StrCat(" (", cluster.card, ")"),
-                           " offers ", cluster.slots,
-                           cluster.slots == 1 ? " worker to " : " workers to ", cluster.endpoint));
+  if (!options.tether) SayOffer(cluster, &console);
   auto agent = agent::Agent::Start(MakeAgentOptions(options, here, cluster, &console));
   if (!agent.ok()) {
     std::fprintf(stderr, "ddprun: %s\n", std::string(agent.status().message()).c_str());
@@ -110,7 +126,12 @@ int RunMember(const Options& options, const Surroundings& here, const ClusterPla
     };
     SignalThread signals(on_signal, options.slurm ? std::function<void()>(on_tick) : nullptr,
                          kTickSeconds);
+    const std::unique_ptr<Tether> tether = MakeTether(options, agent->get());
     end = (*agent)->WaitForEnd();
+  }
+  if (options.tether && end.job_over) {
+    console.Say(JobOverMark());
+    return end.exit_code;
   }
   console.Say(absl::StrCat("ddprun: node ", cluster.node, " leaves: ", end.reason));
   return end.left && left_by != 0 ? 128 + left_by : end.exit_code;

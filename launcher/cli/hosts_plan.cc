@@ -10,6 +10,7 @@
 #include "absl/strings/escaping.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "common/files.h"
 #include "launcher/net/address.h"
 
@@ -193,6 +194,57 @@ absl::StatusOr<HostsPlan> PlanHosts(const Options& options, const Surroundings& 
   if (!status.ok()) return status;
   plan.listen_address = ListenAddress(plan, *wished, all_here);
   return plan;
+}
+
+absl::StatusOr<ClusterPlan> ClusterOf(const HostsPlan& plan, const Options& options,
+                                      const Surroundings& here) {
+  absl::StatusOr<net::Security> security = ReadSecurity(options, here);
+  if (!security.ok()) return security.status();
+  ClusterPlan cluster;
+  cluster.role = Role::kHost;
+  cluster.runs_agent = false;
+  cluster.listen_address = plan.listen_address;
+  cluster.endpoint = plan.listen_address;
+  cluster.security = *std::move(security);
+  if (cluster.security.secret.empty()) cluster.security.secret = NewSecret();
+  for (const PlannedHost& host : plan.hosts) cluster.expected_nodes.push_back(host.entry.node);
+  return cluster;
+}
+
+std::string HostsLine(const HostsPlan& plan, int port) {
+  constexpr size_t kShownMax = 16;
+  std::vector<std::string> names;
+  std::set<std::string> endpoints;
+  for (const PlannedHost& host : plan.hosts) {
+    if (names.size() < kShownMax) {
+      names.push_back(absl::StrCat(host.entry.target, host.here ? " (this machine)" : ""));
+    }
+    endpoints.insert(net::JoinEndpoint(host.coordinator, static_cast<uint16_t>(port)));
+  }
+  std::string line = absl::StrCat("starting an agent on ", absl::StrJoin(names, ", "));
+  if (plan.hosts.size() > kShownMax) {
+    absl::StrAppend(&line, " and ", plan.hosts.size() - kShownMax, " more");
+  }
+  return absl::StrCat(line, "; they reach the coordinator here at ",
+                      absl::StrJoin(endpoints, ", "));
+}
+
+std::string HostsText(const HostsPlan& plan, const Options& options) {
+  std::string text;
+  for (const PlannedHost& host : plan.hosts) {
+    absl::StrAppend(&text, "host ", host.entry.target, ": node ", host.entry.node, ", ",
+                    host.here ? "this machine, without ssh" : absl::StrCat("by ", plan.place.ssh),
+                    ", --nproc ", SlotsText(options, host.entry.slots),
+                    ", reaches the coordinator at ", host.coordinator, "\n");
+  }
+  return text;
+}
+
+std::string HostsOptions(const Options& options) {
+  if (!options.hosts) return "";
+  std::string text = absl::StrCat(" --hosts ", ShellQuoted(*options.hosts));
+  if (options.ssh_command) absl::StrAppend(&text, " --ssh ", ShellQuoted(*options.ssh_command));
+  return text;
 }
 
 std::string NewSecret() {

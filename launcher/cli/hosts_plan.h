@@ -36,8 +36,19 @@ absl::Status ApplyHosts(Options* options);
 // REQUIRES: options.hosts.
 absl::StatusOr<HostsPlan> PlanHosts(const Options& options, const Surroundings& here);
 
+// The coordinator's side: it is here, and no node. The secret is the caller's (DDPRUN_SECRET…), or
+// a random one.
+absl::StatusOr<ClusterPlan> ClusterOf(const HostsPlan& plan, const Options& options,
+                                      const Surroundings& here);
 // A random secret for one job: 64 hexadecimal digits.
 std::string NewSecret();
+
+// "hosts a, b (here), c: …", for people.
+std::string HostsLine(const HostsPlan& plan, int port);
+// A line for each host, for --dry-run.
+std::string HostsText(const HostsPlan& plan, const Options& options);
+// " --hosts … --ssh …", as it was typed, for a command to type again.
+std::string HostsOptions(const Options& options);
 
 // What the agents are started with, once the coordinator listens on `port`. `secret` is the job's.
 RemoteAgentsOptions AgentsOf(const HostsPlan& plan, const Options& options,

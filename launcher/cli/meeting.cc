@@ -52,7 +52,7 @@ std::string Meeting::Typed() const {
 }
 
 bool SeveralNodes(const Options& o) {
-  if (o.command == Command::kCoordinator) return true;
+  if (o.command == Command::kCoordinator || o.hosts) return true;
   if (o.nodes_max) return *o.nodes_max > 1;
   return o.resume && !o.coordinator.empty();
 }

@@ -114,7 +114,14 @@ void RemoteHostState::TakeError(std::string_view bytes, RemoteClock::time_point 
     const std::optional<StartMark> mark = MarkIn({line.data(), line.size()});
     if (mark && mark_ == StartMark::kNone) {
       mark_ = *mark;
-      if (mark_ == StartMark::kAgent) state_ = State::kRunning;
+      if (mark_ == StartMark::kAgent) {
+        state_ = State::kRunning;
+        failed_at_first_ = false;
+      }
+      return;
+    }
+    if (mark == StartMark::kJobOver) {
+      job_over_ = true;
       return;
     }
     std::string shown = Printable(line);

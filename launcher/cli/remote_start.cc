@@ -15,6 +15,7 @@ constexpr absl::string_view kStartMark = "ddprun-start:";
 constexpr absl::string_view kNoFolder = "no-folder";
 constexpr absl::string_view kNoProgram = "no-program";
 constexpr absl::string_view kAgent = "agent";
+constexpr absl::string_view kJobOver = "job-over";
 
 constexpr double kBackOffSecondsMin = 5;
 constexpr double kBackOffSecondsMax = 60;
@@ -112,12 +113,17 @@ std::vector<std::string> SshCommand(const RemotePlace& place, const std::string&
   return command;
 }
 
+std::string JobOverMark() {
+  return absl::StrCat(kStartMark, kJobOver);
+}
+
 std::optional<StartMark> MarkIn(absl::string_view line) {
   if (!absl::StartsWith(line, kStartMark)) return std::nullopt;
   line.remove_prefix(kStartMark.size());
   if (line == kNoFolder) return StartMark::kNoFolder;
   if (line == kNoProgram) return StartMark::kNoProgram;
   if (line == kAgent) return StartMark::kAgent;
+  if (line == kJobOver) return StartMark::kJobOver;
   return std::nullopt;
 }
 
@@ -134,11 +140,13 @@ StartFailure Explain(const FailedStart& start, const RemotePlace& place, const H
       return {says(absl::StrCat(place.ddprun, " is not there, or may not be executed"),
                    "copy ddprun's folder to the same place on that host")};
     case StartMark::kAgent:
+    case StartMark::kJobOver:
     case StartMark::kNone:
       break;
   }
   const Known* known = Find(start);
-  const std::string line = Telling(start, known);
+  std::string line = Telling(start, known);
+  while (absl::EndsWith(line, ".") || absl::EndsWith(line, " ")) line.pop_back();
   if (known != nullptr) {
     return {
         says(absl::StrCat("ssh: ", line), absl::StrReplaceAll(known->fix, {{"HOST", host.target}})),

@@ -37,7 +37,9 @@ std::string RemoteCommand(const RemotePlace& place, const std::vector<std::strin
 std::vector<std::string> SshCommand(const RemotePlace& place, const std::string& target,
                                     const std::string& remote_command);
 
-enum class StartMark { kNone, kNoFolder, kNoProgram, kAgent };
+enum class StartMark { kNone, kNoFolder, kNoProgram, kAgent, kJobOver };
+// Said by an agent that ends with its job, so that its end surprises nobody.
+std::string JobOverMark();
 // Of a line of standard error; nullopt: it is no mark.
 std::optional<StartMark> MarkIn(absl::string_view line);
 

@@ -11,9 +11,11 @@
 #include "launcher/agent/agent.h"
 #include "launcher/cli/commands.h"
 #include "launcher/cli/dry_run.h"
+#include "launcher/cli/hosts_plan.h"
 #include "launcher/cli/job_session.h"
 #include "launcher/cli/master_address.h"
 #include "launcher/cli/meeting.h"
+#include "launcher/cli/remote_agents.h"
 #include "launcher/cli/retention.h"
 #include "launcher/cli/run_dir.h"
 #include "launcher/cli/signals.h"
@@ -37,7 +39,7 @@ std::string ResumeCommand(const Options& options, const RunPlan& plan, const Sur
   if (options.command == Command::kCoordinator) {
     absl::StrAppend(&command, " coordinator --listen ", options.listen);
   }
-  absl::StrAppend(&command, " --resume --run-dir ", plan.shown_run_dir);
+  absl::StrAppend(&command, " --resume --run-dir ", plan.shown_run_dir, HostsOptions(options));
   if (options.slurm) return absl::StrCat("srun -N", options.slurm->nodes.size(), " ", command);
   if (cluster.role != Role::kHost || !cluster.runs_agent) return command;
   return absl::StrCat(command, " --nnodes ", NodesText(options), " --coordinator ",
@@ -93,11 +95,12 @@ std::string HostOf(const std::string& address) {
 class JobRun {
  public:
   JobRun(const Options& options, const RunPlan& plan, const Surroundings& here,
-         const ClusterPlan& cluster)
+         const ClusterPlan& cluster, const std::optional<HostsPlan>& hosts)
       : options_(options),
         plan_(plan),
         here_(here),
         cluster_(cluster),
+        hosts_(hosts),
         view_(&console_, plan.spec.nodes_min(), plan.spec.nodes_max(), cluster.expected_nodes) {}
 
   int Run() {
@@ -110,6 +113,7 @@ class JobRun {
     }
     const bool agent_ended_badly = WaitForAgent();
     coordinator::Outcome outcome = server_->WaitForEnd();
+    if (remote_agents_) remote_agents_->End();
     session_->WaitForLastEvent();
     signals_.reset();
     const std::chrono::duration<double> took = std::chrono::steady_clock::now() - start;
@@ -155,7 +159,25 @@ class JobRun {
       session_->Control(v1::ControlRequest::KILL, 0);
       return status;
     }
+    if (hosts_) StartRemoteAgents();
     return cluster_.runs_agent ? StartAgent() : absl::OkStatus();
+  }
+
+  void StartRemoteAgents() {
+    view_.Say(HostsLine(*hosts_, server_->port()));
+    if (!plan_.spec.needs_shared_run_dir()) {
+      view_.Say(
+          "each host writes the log files of its workers to this run folder: one place where the "
+          "hosts share it, else its own");
+    }
+    RemoteAgentsOptions agents = AgentsOf(*hosts_, options_, here_, plan_.spec.job_id(),
+                                          cluster_.security.secret, server_->port());
+    agents.console = &console_;
+    agents.on_too_few = [this](const std::string& reason) {
+      view_.Say(absl::StrCat(reason, ": the job ends"));
+      session_->Control(v1::ControlRequest::NO_MORE_NODES, 0);
+    };
+    remote_agents_.emplace(std::move(agents));
   }
 
   absl::Status StartAgent() {
@@ -216,20 +238,46 @@ class JobRun {
   const RunPlan& plan_;
   const Surroundings& here_;
   const ClusterPlan& cluster_;
+  const std::optional<HostsPlan>& hosts_;
   // Destroyed from the last to the first.
   Console console_;
   View view_;
   std::unique_ptr<coordinator::CoordinatorServer> server_;
   std::optional<JobSession> session_;
   std::unique_ptr<agent::Agent> agent_;
+  std::optional<RemoteAgents> remote_agents_;
   std::optional<SignalThread> signals_;
 };
 
+// Like PlanClusterOrExplain.
+std::optional<ClusterPlan> PlanHostsOrExplain(const Options& options, const Surroundings& here,
+                                              std::optional<HostsPlan>* hosts, int* code) {
+  *code = kExitBadUsage;
+  absl::StatusOr<HostsPlan> planned = PlanHosts(options, here);
+  if (planned.ok()) {
+    hosts->emplace(*std::move(planned));
+    absl::StatusOr<ClusterPlan> cluster = ClusterOf(**hosts, options, here);
+    if (cluster.ok()) return *std::move(cluster);
+    planned = cluster.status();
+  }
+  PrintError(planned.status());
+  return std::nullopt;
+}
+
 }  // namespace
 
-int RunJob(const Options& options, const Surroundings& here) {
+int RunJob(const Options& typed, const Surroundings& here) {
+  Options options = typed;
+  absl::Status hosts_fit = ApplyHosts(&options);
+  if (!hosts_fit.ok()) {
+    PrintError(hosts_fit);
+    return kExitBadUsage;
+  }
   int code = 0;
-  const std::optional<ClusterPlan> cluster = PlanClusterOrExplain(options, here, &code);
+  std::optional<HostsPlan> hosts;
+  const std::optional<ClusterPlan> cluster = options.hosts
+                                                 ? PlanHostsOrExplain(options, here, &hosts, &code)
+                                                 : PlanClusterOrExplain(options, here, &code);
   if (!cluster) return code;
   if (cluster->role == Role::kMember && options.dry_run) {
     std::fputs(MemberDryRunText(*cluster).c_str(), stdout);
@@ -252,6 +300,7 @@ int RunJob(const Options& options, const Surroundings& here) {
   }
   if (options.dry_run) {
     std::fputs(DryRunText(options, *plan, here, *cluster).c_str(), stdout);
+    if (hosts) std::fputs(HostsText(*hosts, options).c_str(), stdout);
     return 0;
   }
   absl::Status made = MakeRunFolder(plan->spec.run_dir());
@@ -260,7 +309,7 @@ int RunJob(const Options& options, const Surroundings& here) {
     return not_started(kExitBadUsage);
   }
   if (options.keep_runs) MakeRoom(plan->spec.run_dir(), *options.keep_runs);
-  return JobRun(options, *plan, here, *cluster).Run();
+  return JobRun(options, *plan, here, *cluster, hosts).Run();
 }
 
 }  // namespace ddprun::cli

@@ -81,7 +81,8 @@ void FillEnvironment(const Options& o, const Surroundings& here, RunPlan* plan) 
   std::vector<std::string> odd;
   for (const auto& [name, value] : here.environment) {
     // Speaks of this machine's GPUs; an agent elsewhere has its own.
-    if (o.command == Command::kCoordinator && name == "CUDA_VISIBLE_DEVICES") continue;
+    const bool elsewhere = o.command == Command::kCoordinator || o.hosts;
+    if (elsewhere && name == "CUDA_VISIBLE_DEVICES") continue;
     if (IsUtf8(name)) {
       environment[name] = value;
     } else {

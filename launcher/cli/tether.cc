@@ -6,40 +6,10 @@
 
 #include <array>
 #include <cerrno>
-#include <chrono>
 #include <cstdint>
 #include <utility>
 
-#include "launcher/net/secret.h"
-
 namespace ddprun::cli {
-namespace {
-
-// It is written before the agent has started.
-constexpr std::chrono::seconds kSecretPatience{30};
-
-}  // namespace
-
-absl::StatusOr<std::string> ReadSecretLine(int fd) {
-  const auto deadline = std::chrono::steady_clock::now() + kSecretPatience;
-  std::string line;
-  while (line.size() <= net::kSecretBytesMax) {
-    const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(
-        deadline - std::chrono::steady_clock::now());
-    pollfd polled = {fd, POLLIN, 0};
-    if (left.count() <= 0 || poll(&polled, 1, static_cast<int>(left.count())) == 0) break;
-    char byte = 0;
-    const ssize_t got = read(fd, &byte, 1);
-    if (got < 0 && errno == EINTR) continue;
-    if (got <= 0) break;
-    if (byte == '\n') return net::CheckSecret(std::move(line), "the first line of standard input");
-    line += byte;
-  }
-  return absl::InvalidArgumentError(
-      "--tether: standard input has no first line with the job's secret; `ddprun --hosts` starts "
-      "such agents, for one of your own leave --tether away");
-}
-
 Tether::Tether(int fd, std::function<void()> on_end)
     : fd_(fd), stop_fd_(eventfd(0, EFD_CLOEXEC)), on_end_(std::move(on_end)) {
   thread_ = std::thread([this] { Run(); });

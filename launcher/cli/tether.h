@@ -1,17 +1,11 @@
-// The other end of RemoteAgents: an agent that was started by another ddprun reads the job's secret
-// from its standard input, and is told by the end of it that the other has gone.
+// The other end of RemoteAgents: an agent that was started by another ddprun is told by the end of
+// its standard input that the other has gone. (Its first line, the secret, was read before.)
 #pragma once
 
 #include <functional>
-#include <string>
 #include <thread>
 
-#include "absl/status/statusor.h"
-
 namespace ddprun::cli {
-
-// The first line of `fd`, without its end. Blocks for a bounded time; reads no byte behind it.
-absl::StatusOr<std::string> ReadSecretLine(int fd);
 
 // Calls `on_end` once, from a thread of its own, when `fd` has ended.
 class Tether {

@@ -147,6 +147,9 @@ void HandleControl(Turn& turn, const ControlAsked& asked) {
       return AskToPause(turn);
     case v1::ControlRequest::CONTINUE:
       return AskToContinue(turn);
+    case v1::ControlRequest::NO_MORE_NODES:
+      if (s.phase == Phase::kWaiting && s.deadline_ns != 0) s.deadline_ns = turn.now_ns;
+      return;
     default:
       return;
   }

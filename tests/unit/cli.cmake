@@ -16,7 +16,8 @@ if(TARGET ddprun_cli)
   ddprun_test(NAME cli_retention_test LABEL unit SOURCES unit/cli_retention_test.cc unit/cli_folder.cc LIBS ddprun_cli)
   ddprun_test(NAME cli_cluster_test LABEL unit SOURCES unit/cli_cluster_test.cc LIBS ddprun_cli)
   ddprun_test(NAME preload_choice_test LABEL unit SOURCES unit/preload_choice_test.cc LIBS ddprun_cli ddprun_agent)
-  foreach(test cli_slurm_test preload_choice_test cli_options_test cli_supervision_options_test cli_torchrun_test worker_environment_test cli_view_test
+  ddprun_test(NAME cli_hosts_test LABEL unit SOURCES unit/cli_hosts_test.cc LIBS ddprun_remote)
+  foreach(test cli_hosts_test cli_slurm_test preload_choice_test cli_options_test cli_supervision_options_test cli_torchrun_test worker_environment_test cli_view_test
           cli_preflight_test cli_binary_test cli_signals_test cli_retention_test cli_cluster_test)
     target_link_options(${test} PRIVATE -no-pie)
   endforeach()

@@ -190,6 +190,23 @@ TEST(LastCall, DoesNotOutliveTheJoinTimeout) {
   EXPECT_EQ(job.state.phase, Phase::kChoosing);
 }
 
+TEST(JoinTimeout, IsOverAtOnceWhenNoMoreNodesCanCome) {
+  CoreHarness job;
+  job.Submit();
+  job.Join("a");
+  job.Do(ControlAsked{v1::ControlRequest::NO_MORE_NODES, 0});
+  job.Pass(0.1);
+  ASSERT_TRUE(job.outcome);
+  EXPECT_EQ(job.outcome->exit_code, 3);
+  EXPECT_EQ(job.outcome->failure_kind, "nodes_missing");
+
+  CoreHarness complete;
+  complete.Start();
+  complete.Do(ControlAsked{v1::ControlRequest::NO_MORE_NODES, 0});
+  complete.Pass(0.1);
+  EXPECT_FALSE(complete.outcome);
+}
+
 TEST(JoinTimeout, EndsWith3AndAfterALossWith4) {
   CoreHarness job;
   job.Submit();
