@@ -154,10 +154,11 @@ class SlurmTest(unittest.TestCase):
         self.assertEqual(self.result(f"slurm-{job}.0")["status"], "stopped")
 
     def requeued(self, job):
-        """The job waits for Slurm's delay after a requeue; it is let go on at once."""
+        """Slurm lets a requeued job wait for two minutes; here for 3 s. (What slurmd was told to end within the same second,
+        it would end in the new start too.)"""
         wait_until(lambda: self.slurm.show(job).get("Restarts") == "1" and self.slurm.state(job) == "PENDING", SECONDS,
                    f"requeue of job {job}:\n{self.slurm.output(job)[-3000:]}")
-        self.slurm.run(["scontrol", "update", f"JobId={job}", "StartTime=now"])
+        self.slurm.run(["scontrol", "update", f"JobId={job}", "StartTime=now+3"])
 
     def test_stop_before_the_time_limit_is_queued_again_and_resumes(self):
         job = self.slurm.batch(f"exec srun -l bash -c 'trap : TERM; {DDPRUN} --requeue -- {self.program}; echo ended with $?'", "-N2", "--requeue")
