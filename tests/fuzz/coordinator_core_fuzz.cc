@@ -21,7 +21,6 @@ class World {
     job.spec.set_processes_per_node(2);
     job.spec.set_nodes_min(1);
     job.spec.set_nodes_max(2);
-    job.spec.set_max_restarts(3);
     job.spec.set_lease_seconds(3);
     job.spec.set_grace_seconds(10);
     job.spec.set_join_timeout_seconds(60);
