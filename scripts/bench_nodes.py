@@ -29,15 +29,14 @@ PEER_LOSS_SECONDS_MAX = 60
 WAIT = ["sleep", "100000"]
 
 
-def await_end(pids, seconds):
-    """Seconds until all of these processes of this machine have ended; LabError when they do not."""
-    start = time.monotonic()
-    for descriptor in pids:
+def await_end(descriptors, start, seconds):
+    """Seconds from start until all of these processes have ended; LabError when they do not."""
+    for descriptor in descriptors:
         left = seconds - (time.monotonic() - start)
         if not select.select([descriptor], [], [], max(0.0, left))[0]:
             raise LabError(f"a worker still runs {seconds} s after the kill")
     took = time.monotonic() - start
-    for descriptor in pids:
+    for descriptor in descriptors:
         os.close(descriptor)
     return took
 
@@ -51,8 +50,9 @@ def kill_one_await_others(victims, others):
     descriptors = [os.pidfd_open(pid) for pid in others]
     if select.select(descriptors, [], [], 0)[0]:
         raise LabError("a worker had ended before one was killed")
+    start = time.monotonic()  # before the kill: this process may have to wait for a core right behind it
     os.kill(victims[0], signal.SIGKILL)
-    return await_end(descriptors, 60)
+    return await_end(descriptors, start, 60)
 
 
 def new_workers(lab, name, processes, old):

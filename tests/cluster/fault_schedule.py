@@ -25,6 +25,7 @@ KINDS = {
     "spare": (3, "one more node joins"),
     "host_kill": (1, "kill -9 of the coordinator; the job is started again with --resume"),
 }
+ENDS_A_GENERATION = ("worker", "agent", "keeper", "node", "leave")  # for certain: another fault may come during the recovery
 ANCHORS = ["joined", "started", "training", "checkpoint", "training", "training"]
 NODES = "abcd"
 SPARE = "e"
@@ -100,7 +101,7 @@ def make_schedule(seed, trainer="builtin", ways=("together", "apart"), kinds=tup
     count = chooser.choices([1, 2, 3], [5, 3, 1])[0]
     faults = []
     for index in range(count):
-        follows = index > 0 and chooser.random() < 0.4
+        follows = index > 0 and faults[-1].kind in ENDS_A_GENERATION and chooser.random() < 0.5
         fault = draw_fault(chooser, kinds, follows)
         if fault.kind == "host_kill" and any(other.kind == "host_kill" for other in faults):
             fault.kind, fault.node = "worker", chooser.choice(NODES)
