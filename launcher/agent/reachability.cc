@@ -17,6 +17,11 @@ namespace {
 
 using State = PreparationResult::State;
 
+// "No route to host" also means that nobody has said within 3 s whose card has the address, and
+// such questions are lost when many nodes ask at once. A router that says it answers at once, each
+// time.
+constexpr int kTriesMax = 3;
+
 // 0: connected; EINPROGRESS: *fd tells; else the error. EINVAL: no numeric address.
 int BeginConnect(const ReachabilityCheck::Target& target, int* fd) {
   addrinfo hints = {};
@@ -99,7 +104,7 @@ void ReachabilityCheck::Begin(int64_t now_ns) {
     int fd = -1;
     const int error = BeginConnect(targets_[i], &fd);
     if (error == EINPROGRESS) {
-      waiting_.push_back({i, fd});
+      waiting_.push_back({i, fd, 1});
       continue;
     }
     if (fd >= 0) close(fd);
@@ -127,6 +132,15 @@ PreparationResult ReachabilityCheck::Advance(int64_t now_ns) {
     socklen_t size = sizeof error;
     if (getsockopt(attempt.fd, SOL_SOCKET, SO_ERROR, &error, &size) != 0) error = errno;
     close(attempt.fd);
+    if (error == EHOSTUNREACH && attempt.tries < kTriesMax) {
+      int fd = -1;
+      error = BeginConnect(targets_[attempt.target], &fd);
+      if (error == EINPROGRESS) {
+        still.push_back({attempt.target, fd, attempt.tries + 1});
+        continue;
+      }
+      if (fd >= 0) close(fd);
+    }
     Conclude(attempt.target, error);
   }
   waiting_ = std::move(still);

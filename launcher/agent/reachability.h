@@ -4,8 +4,10 @@
 //
 // It connects to rank 0's node and to the next node (order.next_address), all at once and without
 // waiting. Any answer counts, also a refused connection: nobody listens there yet. No route, or
-// silence for spec.membership.address_check_seconds: this node is unfit, and the reason names both
-// addresses. Only numeric addresses are tried, since a look-up of a name would block the loop.
+// silence for spec.membership.address_check_seconds: this node is unfit (where a neighbour's card
+// was not found it asks again, since many nodes that ask at once lose some of their questions), and
+// the reason names both addresses. Only numeric addresses are tried, since a look-up of a name
+// would block the loop.
 #pragma once
 
 #include <cstdint>
@@ -45,6 +47,7 @@ class ReachabilityCheck : public PreparationStep {
   struct Attempt {
     size_t target = 0;
     int fd = -1;
+    int tries = 1;
   };
   void Begin(int64_t now_ns);
   void Conclude(size_t target, int error);
