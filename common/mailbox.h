@@ -10,6 +10,7 @@
 #include <mutex>
 #include <optional>
 #include <utility>
+#include <vector>
 
 namespace ddprun {
 
@@ -21,6 +22,16 @@ class Mailbox {
       std::lock_guard lock(mutex_);
       if (closed_) return;
       items_.push_back(std::move(item));
+    }
+    changed_.notify_one();
+  }
+
+  // In order, and with one wake-up.
+  void PostAll(std::vector<T> items) {
+    {
+      std::lock_guard lock(mutex_);
+      if (closed_) return;
+      for (T& item : items) items_.push_back(std::move(item));
     }
     changed_.notify_one();
   }

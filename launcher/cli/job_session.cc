@@ -50,18 +50,22 @@ void JobSession::Watch() {
   v1::WatchRequest request;
   request.set_job_id(spec_.job_id());
   auto reader = stub_->Watch(&watch_context_, request);
-  v1::EventRecord record;
-  while (reader->Read(&record)) {
-    std::lock_guard lock(view_mutex_);
-    view_.OnEvent(record.json(), MonotonicSeconds());
-    if (record.json().find("\"event\":\"job_paused\"") == std::string::npos) continue;
-    std::lock_guard pause_lock(pause_mutex_);
-    workers_paused_ = true;
-    pause_changed_.notify_all();
+  v1::EventBatch batch;
+  while (reader->Read(&batch)) {
+    for (const v1::EventRecord& record : batch.records()) Show(record.json());
   }
   reader->Finish();
   std::lock_guard pause_lock(pause_mutex_);
   watch_over_ = true;
+  pause_changed_.notify_all();
+}
+
+void JobSession::Show(const std::string& event) {
+  std::lock_guard lock(view_mutex_);
+  view_.OnEvent(event, MonotonicSeconds());
+  if (event.find("\"event\":\"job_paused\"") == std::string::npos) return;
+  std::lock_guard pause_lock(pause_mutex_);
+  workers_paused_ = true;
   pause_changed_.notify_all();
 }
 

@@ -39,6 +39,7 @@ class JobSession {
 
  private:
   void Watch();
+  void Show(const std::string& event);
   void Stop(int signal);
   // Ctrl-Z and fg.
   void Pause();

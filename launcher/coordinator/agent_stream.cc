@@ -60,12 +60,15 @@ class AgentStream {
     writer_ = std::thread([this, stream, deadline] { Write(stream, deadline); });
   }
 
-  void Send(v1::CoordinatorMessage message) {
-    if (message.has_welcome()) message.mutable_welcome()->set_proof(proof_);
-    answered_ = answered_ || message.has_welcome() || message.has_refusal();
+  void Send(std::vector<v1::CoordinatorMessage> messages) {
+    for (v1::CoordinatorMessage& message : messages) {
+      if (message.has_welcome()) message.mutable_welcome()->set_proof(proof_);
+      answered_ = answered_ || message.has_welcome() || message.has_refusal();
+      waiting_bytes_ += message.ByteSizeLong();
+    }
     // An agent that does not read gets all of it again on its next stream.
-    if ((waiting_bytes_ += message.ByteSizeLong()) > net::kOutgoingBytesMax) return Close(true);
-    outgoing_.Post(std::move(message));
+    if (waiting_bytes_ > net::kOutgoingBytesMax) return Close(true);
+    outgoing_.PostAll(std::move(messages));
   }
   void Close(bool cut) {
     cut_ = cut_ || cut;
@@ -121,10 +124,10 @@ bool AgentStreams::Remove(const std::string& node, const std::string& incarnatio
 }
 
 void AgentStreams::Send(const std::string& node, const std::string& incarnation,
-                        v1::CoordinatorMessage message) {
+                        std::vector<v1::CoordinatorMessage> messages) {
   std::lock_guard lock(mutex_);
   auto found = streams_.find({node, incarnation});
-  if (found != streams_.end()) found->second->Send(std::move(message));
+  if (found != streams_.end()) found->second->Send(std::move(messages));
 }
 
 void AgentStreams::Close(const std::string& node, const std::string& incarnation, bool cut) {

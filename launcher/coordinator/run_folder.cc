@@ -127,23 +127,21 @@ absl::Status RunFolder::WriteJob(const Json& job) {
                      job.dump(1, ' ', false, Json::error_handler_t::replace) + "\n");
 }
 
-std::string RunFolder::AppendEvent(const Json& event, double t, absl::Status* status) {
+std::string RunFolder::EventLine(const Json& event, double t) {
   Json full = {{"t", t}};
   full.update(event);
-  std::string line = full.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n";
-  const std::string torn = torn_ ? "\n" : "";
+  return full.dump(-1, ' ', false, Json::error_handler_t::replace);
+}
+
+absl::Status RunFolder::AppendEvents(const std::vector<std::string>& lines) {
+  std::string text = torn_ ? "\n" : "";
+  for (const std::string& line : lines) text.append(line).push_back('\n');
   int error = 0;
-  size_t written = Append(events_fd_, torn + line, &error);
-  if (IsFull(error) && ReleaseHalf()) {
-    written += Append(events_fd_, (torn + line).substr(written), &error);
-  }
-  const bool whole = written == torn.size() + line.size();
-  if (written > 0) torn_ = !whole;
-  *status =
-      whole ? absl::OkStatus()
-            : absl::ErrnoToStatus(error, absl::StrCat("cannot append to ", path_, "/events.jsonl"));
-  line.pop_back();
-  return line;
+  size_t written = Append(events_fd_, text, &error);
+  if (IsFull(error) && ReleaseHalf()) written += Append(events_fd_, text.substr(written), &error);
+  if (written > 0) torn_ = text[written - 1] != '\n';
+  if (written == text.size()) return absl::OkStatus();
+  return absl::ErrnoToStatus(error, absl::StrCat("cannot append to ", path_, "/events.jsonl"));
 }
 
 void RunFolder::MakeReserve() {

@@ -1,9 +1,9 @@
 // The run folder of one job on disk (DESIGN 4.2): job.json, events.jsonl, result.json, and the lock
 // that keeps a second launcher out.
 //
-// Threads: one thread at a time. events.jsonl gets one write(2) per line, so a crash leaves whole
-// lines except perhaps the last; a torn last line is ended with a line feed when the folder is
-// opened again, or before the next line.
+// Threads: one thread at a time. events.jsonl gets whole lines in one write(2), so a crash leaves
+// whole lines except perhaps the last; a torn last line is ended with a line feed when the folder
+// is opened again, or before the next line.
 //
 // Where the disk is full (worker logs fill it), what is kept free serves events.jsonl and
 // result.json: a file of 256 KiB that is allocated at the start and never written. One half goes
@@ -15,6 +15,7 @@
 #include <nlohmann/json.hpp>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -35,9 +36,10 @@ class RunFolder {
   // What earlier runs left in events.jsonl and result.json.
   Past ReadPast() const;
   absl::Status WriteJob(const nlohmann::ordered_json& job);
-  // Adds `t` (seconds since the epoch) in front and appends the line. Returns the line without its
-  // line feed.
-  std::string AppendEvent(const nlohmann::ordered_json& event, double t, absl::Status* status);
+  // The event's line, without a line feed, with `t` (seconds since the epoch) in front.
+  static std::string EventLine(const nlohmann::ordered_json& event, double t);
+  // Appends whole lines, which have no line feed, to events.jsonl.
+  absl::Status AppendEvents(const std::vector<std::string>& lines);
   // Keeps room free for the end; no error where there is none now.
   void MakeReserve();
   // At the job's end: before the last events and result.json.

@@ -33,6 +33,9 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
+// So that what is due by time is not put off for long, however much comes in.
+constexpr int kEventsPerTurn = 512;
+
 int64_t MonotonicNs() {
   return std::chrono::duration_cast<std::chrono::nanoseconds>(
              std::chrono::steady_clock::now().time_since_epoch())
@@ -144,6 +147,7 @@ class CoordinatorServer::Impl {
     JobSubmitted event{spec, RandomToken(), options_.version, {}};
     if (spec.resume()) event.past = folder_->ReadPast();
     Perform(Step(state_, event, MonotonicNs()));
+    Flush();
     agent_service_.Open({spec.job_id(), options_.security.secret, shared_file_});
     io_thread_ = std::thread([this] { IoLoop(); });
     loop_thread_ = std::thread([this] { Loop(); });
@@ -220,11 +224,20 @@ class CoordinatorServer::Impl {
       if (next != 0) deadline = Clock::time_point(std::chrono::nanoseconds(next));
       std::optional<Posted> posted = mailbox_.Take(deadline);
       if (!posted && mailbox_.closed()) return;
-      Perform(Step(state_, posted ? posted->event : Event(TimePassed{}), MonotonicNs()));
-      if (posted && std::holds_alternative<HookEnded>(posted->event)) {
-        OnHookEnded(std::get<HookEnded>(posted->event));
+      // What else is there already is dealt with in the same turn.
+      for (int i = 0; posted && i < kEventsPerTurn; ++i) {
+        Handle(posted->event);
+        posted = mailbox_.TryTake();
       }
+      if (posted) Handle(posted->event);
+      if (next != 0 && MonotonicNs() >= next) Perform(Step(state_, TimePassed{}, MonotonicNs()));
+      Flush();
     }
+  }
+
+  void Handle(const Event& event) {
+    Perform(Step(state_, event, MonotonicNs()));
+    if (std::holds_alternative<HookEnded>(event)) OnHookEnded(std::get<HookEnded>(event));
   }
 
   void Perform(std::vector<Effect> effects) {
@@ -238,13 +251,26 @@ class CoordinatorServer::Impl {
       e.message.mutable_heartbeat_answer()->set_sent_ns(static_cast<int64_t>(RealSeconds() * 1e9));
     }
     if (e.message.has_welcome()) e.message.mutable_welcome()->set_boot_id(BootId());
-    streams_.Send(e.node, e.incarnation, std::move(e.message));
+    outgoing_[{e.node, e.incarnation}].push_back(std::move(e.message));
   }
-  void Do(CloseNode& e) { streams_.Close(e.node, e.incarnation, e.cut); }
-  void Do(RecordEvent& e) {
+  void Do(CloseNode& e) {
+    Flush();
+    streams_.Close(e.node, e.incarnation, e.cut);
+  }
+  void Do(RecordEvent& e) { lines_.push_back(RunFolder::EventLine(e.event, RealSeconds())); }
+
+  // Writes and shows what has happened, then sends what is to be said: nobody is told what is not
+  // written down. Once for all that one turn of the loop has dealt with.
+  void Flush() {
+    if (!lines_.empty()) WriteEvents();
+    for (auto& [node, messages] : std::exchange(outgoing_, {})) {
+      streams_.Send(node.first, node.second, std::move(messages));
+    }
+  }
+
+  void WriteEvents() {
     if (state_.phase == Phase::kFinished) folder_->ReleaseReserve();
-    absl::Status status;
-    std::string line = folder_->AppendEvent(e.event, RealSeconds(), &status);
+    absl::Status status = folder_->AppendEvents(lines_);
     if (!status.ok() && !event_error_told_) {
       event_error_told_ = true;
       std::fprintf(stderr, "ddprun: %s; the job goes on, later events may be missing there\n",
@@ -256,7 +282,7 @@ class CoordinatorServer::Impl {
                    "free for it; the job goes on, its logs may be incomplete\n",
                    folder_->path().c_str());
     }
-    feed_.Append(std::move(line));
+    feed_.Append(std::exchange(lines_, {}));
   }
   void Do(PersistGeneration& e) {
     absl::StatusOr<uint64_t> revision =
@@ -296,6 +322,7 @@ class CoordinatorServer::Impl {
     Hooks().Run(std::move(hook));
   }
   void Do(FinishJob& e) {
+    Flush();
     folder_->ReleaseReserve();
     if (!shared_file_.path.empty()) unlink(shared_file_.path.c_str());
     absl::Status status = folder_->WriteResult(MakeResult(state_, e.outcome));
@@ -375,6 +402,9 @@ class CoordinatorServer::Impl {
   std::unique_ptr<Store> store_;
   uint64_t generation_revision_ = 0;
   bool event_error_told_ = false;
+  // What one turn has brought up (Flush): lines of events.jsonl; messages by node and incarnation.
+  std::vector<std::string> lines_;
+  std::map<std::pair<std::string, std::string>, std::vector<v1::CoordinatorMessage>> outgoing_;
   std::unique_ptr<CheckpointStore> checkpoints_;  // used by the I/O thread
 
   std::unique_ptr<HookRunner> hooks_;  // none before the first hook

@@ -2,13 +2,15 @@
 
 #include <algorithm>
 
+#include "launcher/net/limits.h"
+
 namespace ddprun::coordinator {
 
-void EventFeed::Append(std::string json) {
+void EventFeed::Append(std::vector<std::string> lines) {
   {
     std::lock_guard lock(mutex_);
-    events_.push_back(std::move(json));
-    if (events_.size() > kEventsKept) {
+    for (std::string& line : lines) events_.push_back(std::move(line));
+    while (events_.size() > kEventsKept) {
       events_.pop_front();
       ++first_;
     }
@@ -24,13 +26,19 @@ void EventFeed::End() {
   changed_.notify_all();
 }
 
-bool EventFeed::Wait(uint64_t index, v1::EventRecord* record) {
+bool EventFeed::Wait(uint64_t index, v1::EventBatch* batch) {
   std::unique_lock lock(mutex_);
   changed_.wait(lock, [&] { return ended_ || index < first_ + events_.size(); });
   index = std::max(index, first_);
   if (index >= first_ + events_.size()) return false;
-  record->set_index(index);
-  record->set_json(events_[index - first_]);
+  batch->Clear();
+  size_t bytes = 0;
+  for (; index < first_ + events_.size() && bytes < net::kBatchBytesMax; ++index) {
+    bytes += events_[index - first_].size();
+    v1::EventRecord* record = batch->add_records();
+    record->set_index(index);
+    record->set_json(events_[index - first_]);
+  }
   return true;
 }
 
@@ -54,12 +62,12 @@ grpc::Status CoordinatorServiceImpl::Submit(grpc::ServerContext* context,
 // A watcher that went away is noticed at the next event; the feed's end frees the last of them.
 grpc::Status CoordinatorServiceImpl::Watch(grpc::ServerContext* context,
                                            const v1::WatchRequest* request,
-                                           grpc::ServerWriter<v1::EventRecord>* writer) {
+                                           grpc::ServerWriter<v1::EventBatch>* writer) {
   if (!handlers_.is_local(*context)) return NotLocal();
-  v1::EventRecord record;
-  for (uint64_t next = request->from_index(); feed_.Wait(next, &record);
-       next = record.index() + 1) {
-    if (!writer->Write(record)) break;
+  v1::EventBatch batch;
+  for (uint64_t next = request->from_index(); feed_.Wait(next, &batch);
+       next = batch.records(batch.records_size() - 1).index() + 1) {
+    if (!writer->Write(batch)) break;
   }
   return grpc::Status::OK;
 }

@@ -19,6 +19,7 @@
 #include <set>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "ddprun/v1/agent.grpc.pb.h"
 #include "ddprun/v1/coordinator.grpc.pb.h"
@@ -37,7 +38,7 @@ class AgentStreams {
   // Removes this very stream; false when a newer one of the same agent has replaced it.
   bool Remove(const std::string& node, const std::string& incarnation, const AgentStream* stream);
   void Send(const std::string& node, const std::string& incarnation,
-            v1::CoordinatorMessage message);
+            std::vector<v1::CoordinatorMessage> messages);
   // Sends what is queued and nothing more. `cut` also ends the stream, for an agent that may not
   // end it itself.
   void Close(const std::string& node, const std::string& incarnation, bool cut);
@@ -95,11 +96,11 @@ class AgentServiceImpl final : public v1::AgentService::Service {
 class EventFeed {
  public:
   static constexpr size_t kEventsKept = 100000;  // older ones are in events.jsonl only
-  void Append(std::string json);
+  void Append(std::vector<std::string> lines);
   void End();  // no more events; watchers end
-  // Waits for the event with this index (or the oldest kept). False: the feed is over and holds no
-  // such event.
-  bool Wait(uint64_t index, v1::EventRecord* record);
+  // Waits for the event with this index (or the oldest kept), and takes what else is there. False:
+  // the feed is over and holds no such event.
+  bool Wait(uint64_t index, v1::EventBatch* batch);
 
  private:
   std::mutex mutex_;
@@ -122,7 +123,7 @@ class CoordinatorServiceImpl final : public v1::CoordinatorService::Service {
   grpc::Status Submit(grpc::ServerContext* context, const v1::SubmitRequest* request,
                       v1::SubmitResponse* response) override;
   grpc::Status Watch(grpc::ServerContext* context, const v1::WatchRequest* request,
-                     grpc::ServerWriter<v1::EventRecord>* writer) override;
+                     grpc::ServerWriter<v1::EventBatch>* writer) override;
   grpc::Status Control(grpc::ServerContext* context, const v1::ControlRequest* request,
                        v1::ControlResponse* response) override;
 

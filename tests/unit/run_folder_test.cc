@@ -73,13 +73,14 @@ class RunFolderOnAFullDisk : public ::testing::Test {
     while (out.write(block.data(), static_cast<std::streamsize>(block.size())).flush()) {
     }
   }
+  absl::Status Write(const nlohmann::ordered_json& event, double t) {
+    return folder_->AppendEvents({RunFolder::EventLine(event, t)});
+  }
   // Events until one is lost, at most `limit`.
   int Append(int limit) {
     int count = 0;
-    absl::Status status;
     while (count < limit) {
-      folder_->AppendEvent({{"event", "x"}, {"text", std::string(200, 'y')}}, count, &status);
-      if (!status.ok()) break;
+      if (!Write({{"event", "x"}, {"text", std::string(200, 'y')}}, count).ok()) break;
       ++count;
     }
     return count;
@@ -107,8 +108,7 @@ TEST_F(RunFolderOnAFullDisk, HalfServesTheEventsAndHalfTheResult) {
   Fill();
   Append(1000);
   folder_->ReleaseReserve();
-  absl::Status status;
-  folder_->AppendEvent({{"event", "job_finished"}}, 1, &status);
+  const absl::Status status = Write({{"event", "job_finished"}}, 1);
   EXPECT_TRUE(status.ok()) << status;
   EXPECT_TRUE(folder_->WriteResult({{"text", std::string(60'000, 'r')}}).ok());
   EXPECT_FALSE(fs::exists(disk_ + "/run/.reserve"));
