@@ -102,6 +102,7 @@ class Agent::Impl {
 
   // What a stream says that was replaced since carries its old number, and is dropped by the core.
   void Connect() {
+    outgoing_.clear();
     stream_.reset();
     const uint64_t number = ++streams_made_;
     stream_ = std::make_unique<CoordinatorStream>(
@@ -113,6 +114,13 @@ class Agent::Impl {
         });
     state_.identity.master_port = generation_->held_port();
     Handle(Connected{number});
+    FlushUp();
+  }
+
+  // What one turn of the loop has to say travels together: a node with many workers costs few
+  // messages.
+  void FlushUp() {
+    if (!outgoing_.empty()) stream_->SendAll(std::exchange(outgoing_, {}));
   }
 
   // The answer to a heartbeat gives the coordinator's clock in the middle of the round trip (as NTP
@@ -149,6 +157,7 @@ class Agent::Impl {
         Connect();
       }
       HandleGeneration();
+      FlushUp();
     }
   }
 
@@ -202,7 +211,7 @@ class Agent::Impl {
   void Do(SendUp& e) {
     if (e.message.has_heartbeat())
       e.message.mutable_heartbeat()->set_sent_ns(LeaseClock::NowNs(CLOCK_REALTIME));
-    stream_->Send(std::move(e.message));
+    outgoing_.push_back(std::move(e.message));
   }
   void Do(SpawnKeeper& e) { generation_->Begin(e); }
   void Do(OrderKeeper& e) { generation_->Stop(e.order); }
@@ -212,6 +221,7 @@ class Agent::Impl {
   void Do(RenewLease& e) { generation_->RenewLease(e.until_ns); }
   void Do(Reconnect& e) { reconnect_ns_ = e.not_before_ns; }
   void Do(End& e) {
+    FlushUp();
     stream_->FinishWriting();
     std::lock_guard lock(end_mutex_);
     end_ = {e.exit_code, e.reason, e.left, state_.job_over};
@@ -227,6 +237,7 @@ class Agent::Impl {
   // Owned by the loop thread (and by Start before it runs).
   State state_;
   std::unique_ptr<CoordinatorStream> stream_;
+  std::vector<v1::AgentMessage> outgoing_;  // not given to the stream yet
   uint64_t streams_made_ = 0;
   int64_t reconnect_ns_ = 0;
   bool told_that_nobody_answers_ = false;

@@ -49,7 +49,14 @@ CoordinatorStream::~CoordinatorStream() {
 }
 
 void CoordinatorStream::Send(v1::AgentMessage message) {
-  if (message.has_hello()) {
+  std::vector<v1::AgentMessage> messages;
+  messages.push_back(std::move(message));
+  SendAll(std::move(messages));
+}
+
+void CoordinatorStream::SendAll(std::vector<v1::AgentMessage> messages) {
+  for (v1::AgentMessage& message : messages) {
+    if (!message.has_hello()) continue;
     v1::Hello& hello = *message.mutable_hello();
     hello.set_nonce(net::MakeNonce());
     hello.set_time_ns(RealNs());
@@ -57,7 +64,7 @@ void CoordinatorStream::Send(v1::AgentMessage message) {
     subject_ = {hello.job_id(), hello.node(), hello.incarnation(),
                 hello.nonce(),  "",           hello.time_ns()};
   }
-  outgoing_.Post(std::move(message));
+  outgoing_.PostAll(std::move(messages));
 }
 
 void CoordinatorStream::Read() {

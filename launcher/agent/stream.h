@@ -17,6 +17,7 @@
 #include <mutex>
 #include <string>
 #include <thread>
+#include <vector>
 
 #include "common/mailbox.h"
 #include "ddprun/v1/agent.grpc.pb.h"
@@ -45,6 +46,8 @@ class CoordinatorStream {
 
   // A Hello gets its nonce and time here.
   void Send(v1::AgentMessage message);
+  // They travel together.
+  void SendAll(std::vector<v1::AgentMessage> messages);
   // Writes what is queued, then tells the coordinator that nothing more comes.
   void FinishWriting() { outgoing_.Close(); }
 

@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 
 namespace ddprun::cli {
 namespace {
@@ -50,9 +51,9 @@ void JobSession::Watch() {
   v1::WatchRequest request;
   request.set_job_id(spec_.job_id());
   auto reader = stub_->Watch(&watch_context_, request);
-  v1::EventBatch batch;
-  while (reader->Read(&batch)) {
-    for (const v1::EventRecord& record : batch.records()) Show(record.json());
+  v1::EventRecord record;
+  while (reader->Read(&record)) {
+    for (absl::string_view line : absl::StrSplit(record.json(), '\n')) Show(std::string(line));
   }
   reader->Finish();
   std::lock_guard pause_lock(pause_mutex_);

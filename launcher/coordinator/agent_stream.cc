@@ -136,6 +136,11 @@ void AgentStreams::Close(const std::string& node, const std::string& incarnation
   if (found != streams_.end()) found->second->Close(cut);
 }
 
+int64_t AgentStreams::count() {
+  std::lock_guard lock(mutex_);
+  return static_cast<int64_t>(streams_.size());
+}
+
 void AgentStreams::CloseAll() {
   std::lock_guard lock(mutex_);
   for (auto& [key, stream] : streams_) stream->Close(false);

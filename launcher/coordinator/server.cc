@@ -102,6 +102,9 @@ class CoordinatorServer::Impl {
     builder.SetMaxReceiveMessageSize(net::kReceiveBytesMax);
     builder.AddChannelArgument(GRPC_ARG_MAX_METADATA_SIZE, net::kMetadataBytesMax);
     builder.AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, net::kStreamsPerConnectionMax);
+    // It measures what a connection could carry, by pings and timers for each: our messages are
+    // small, and agents many.
+    builder.AddChannelArgument(GRPC_ARG_HTTP2_BDP_PROBE, 0);
     if (listener) {
       acceptor_ = builder.experimental().AddExternalConnectionAcceptor(
           grpc::ServerBuilder::experimental_type::ExternalConnectionType::FROM_FD,
@@ -127,8 +130,9 @@ class CoordinatorServer::Impl {
     feed_.End();
     streams_.CloseAll();
     if (server_ != nullptr) {
-      // Streams that do not end by themselves are cut off.
-      server_->Shutdown(std::chrono::system_clock::now() + std::chrono::seconds(1));
+      // Streams that do not end by themselves are cut off; many need longer to hear of the end.
+      server_->Shutdown(std::chrono::system_clock::now() + std::chrono::seconds(1) +
+                        std::chrono::milliseconds(2 * streams_.count()));
       server_->Wait();
     }
   }

@@ -26,19 +26,18 @@ void EventFeed::End() {
   changed_.notify_all();
 }
 
-bool EventFeed::Wait(uint64_t index, v1::EventBatch* batch) {
+bool EventFeed::Wait(uint64_t index, v1::EventRecord* record, uint64_t* next) {
   std::unique_lock lock(mutex_);
   changed_.wait(lock, [&] { return ended_ || index < first_ + events_.size(); });
   index = std::max(index, first_);
   if (index >= first_ + events_.size()) return false;
-  batch->Clear();
-  size_t bytes = 0;
-  for (; index < first_ + events_.size() && bytes < net::kBatchBytesMax; ++index) {
-    bytes += events_[index - first_].size();
-    v1::EventRecord* record = batch->add_records();
-    record->set_index(index);
-    record->set_json(events_[index - first_]);
+  record->set_index(index);
+  std::string* lines = record->mutable_json();
+  lines->clear();
+  for (; index < first_ + events_.size() && lines->size() < net::kBatchBytesMax; ++index) {
+    lines->append(lines->empty() ? "" : "\n").append(events_[index - first_]);
   }
+  *next = index;
   return true;
 }
 
@@ -62,12 +61,12 @@ grpc::Status CoordinatorServiceImpl::Submit(grpc::ServerContext* context,
 // A watcher that went away is noticed at the next event; the feed's end frees the last of them.
 grpc::Status CoordinatorServiceImpl::Watch(grpc::ServerContext* context,
                                            const v1::WatchRequest* request,
-                                           grpc::ServerWriter<v1::EventBatch>* writer) {
+                                           grpc::ServerWriter<v1::EventRecord>* writer) {
   if (!handlers_.is_local(*context)) return NotLocal();
-  v1::EventBatch batch;
-  for (uint64_t next = request->from_index(); feed_.Wait(next, &batch);
-       next = batch.records(batch.records_size() - 1).index() + 1) {
-    if (!writer->Write(batch)) break;
+  v1::EventRecord record;
+  uint64_t next = request->from_index();
+  while (feed_.Wait(next, &record, &next)) {
+    if (!writer->Write(record)) break;
   }
   return grpc::Status::OK;
 }

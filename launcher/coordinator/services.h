@@ -43,6 +43,7 @@ class AgentStreams {
   // end it itself.
   void Close(const std::string& node, const std::string& incarnation, bool cut);
   void CloseAll();
+  int64_t count();
 
  private:
   std::mutex mutex_;
@@ -98,9 +99,9 @@ class EventFeed {
   static constexpr size_t kEventsKept = 100000;  // older ones are in events.jsonl only
   void Append(std::vector<std::string> lines);
   void End();  // no more events; watchers end
-  // Waits for the event with this index (or the oldest kept), and takes what else is there. False:
-  // the feed is over and holds no such event.
-  bool Wait(uint64_t index, v1::EventBatch* batch);
+  // Waits for the event with this index (or the oldest kept), and takes what else is there: lines
+  // of one record. *next follows the last of them. False: the feed is over and holds no such event.
+  bool Wait(uint64_t index, v1::EventRecord* record, uint64_t* next);
 
  private:
   std::mutex mutex_;
@@ -123,7 +124,7 @@ class CoordinatorServiceImpl final : public v1::CoordinatorService::Service {
   grpc::Status Submit(grpc::ServerContext* context, const v1::SubmitRequest* request,
                       v1::SubmitResponse* response) override;
   grpc::Status Watch(grpc::ServerContext* context, const v1::WatchRequest* request,
-                     grpc::ServerWriter<v1::EventBatch>* writer) override;
+                     grpc::ServerWriter<v1::EventRecord>* writer) override;
   grpc::Status Control(grpc::ServerContext* context, const v1::ControlRequest* request,
                        v1::ControlResponse* response) override;
 

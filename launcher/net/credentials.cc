@@ -172,6 +172,7 @@ std::shared_ptr<grpc::Channel> MakeChannel(const std::string& target, const Secu
   // A name may get another address while it is tried (a pod that is made again).
   arguments.SetInt(GRPC_ARG_DNS_MIN_TIME_BETWEEN_RESOLUTIONS_MS, kReconnectMillisecondsMax);
   arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
+  arguments.SetInt(GRPC_ARG_HTTP2_BDP_PROBE, 0);  // as the coordinator's (server.cc)
   arguments.SetMaxReceiveMessageSize(kReceiveBytesMax);
   if (security.TlsClient() && !name.empty()) arguments.SetSslTargetNameOverride(name);
   return grpc::CreateCustomChannel(target, ChannelCredentialsOf(security), arguments);
