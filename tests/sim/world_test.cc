@@ -14,6 +14,9 @@ namespace {
 std::string FirstViolation(Sabotage sabotage, uint64_t seeds) {
   for (uint64_t seed = 0; seed < seeds; ++seed) {
     Scenario scenario = MakeScenario(seed, 0, {});
+    // On a single node there are no heartbeats: after a hang nothing is left to happen, which is
+    // I4.
+    if (sabotage == Sabotage::kKeepersIgnoreStalls && scenario.single_node) continue;
     scenario.sabotage = sabotage;
     Disk disk(0);
     Trace trace(false);
@@ -37,7 +40,7 @@ TEST(World, SeesTwoGenerationsWhenANewCoordinatorDoesNotWaitForOldLeases) {
 }
 
 TEST(World, SeesAHangThatNobodyEnds) {
-  EXPECT_THAT(FirstViolation(Sabotage::kKeepersIgnoreStalls, 5000), testing::HasSubstr("I16: "));
+  EXPECT_THAT(FirstViolation(Sabotage::kKeepersIgnoreStalls, 2000), testing::HasSubstr("I16: "));
 }
 
 TEST(World, SeesAStallWhenTheDiskNeverAnswers) {
