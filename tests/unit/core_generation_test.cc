@@ -194,7 +194,7 @@ TEST(JoinTimeout, IsOverAtOnceWhenNoMoreNodesCanCome) {
   CoreHarness job;
   job.Submit();
   job.Join("a");
-  job.Do(ControlAsked{v1::ControlRequest::NO_MORE_NODES, 0});
+  job.Ask(v1::ControlRequest::NO_MORE_NODES);
   job.Pass(0.1);
   ASSERT_TRUE(job.outcome);
   EXPECT_EQ(job.outcome->exit_code, 3);
@@ -202,7 +202,7 @@ TEST(JoinTimeout, IsOverAtOnceWhenNoMoreNodesCanCome) {
 
   CoreHarness complete;
   complete.Start();
-  complete.Do(ControlAsked{v1::ControlRequest::NO_MORE_NODES, 0});
+  complete.Ask(v1::ControlRequest::NO_MORE_NODES);
   complete.Pass(0.1);
   EXPECT_FALSE(complete.outcome);
 }
