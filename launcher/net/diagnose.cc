@@ -129,7 +129,8 @@ Diagnosis OfPlainText(int fd, const std::string& where) {
                                 " ends the connection without a word: is it a ddprun "
                                 "coordinator, and does it speak TLS (--tls-ca)?")};
   }
-  return {};
+  // Ours says its SETTINGS at once.
+  return {false, absl::StrCat(where, " says nothing: is it a ddprun coordinator?")};
 }
 
 Context MakeContext(const Security& security) {
