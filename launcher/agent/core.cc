@@ -64,13 +64,20 @@ void SendHeartbeat(Turn& turn) {
   s.next_heartbeat_ns = turn.now_ns + static_cast<int64_t>(s.heartbeat_seconds * kSecondNs);
 }
 
+// A time that a coordinator gives, as far as it is one: beyond a month (or no number) the moments
+// made of it would not fit.
+double SaneSeconds(double seconds) {
+  constexpr double kMonth = 31 * 86400.0;
+  return seconds > 0 ? std::min(seconds, kMonth) : 0;
+}
+
 void HandleWelcome(Turn& turn, const v1::Welcome& welcome, uint64_t ack) {
   State& s = turn.state;
   // Not a question of whether the coordinator knew this node when it wrote: its first Welcome may
   // have been lost with the stream.
   if (welcome.link() != s.link_number || welcome.leader_token() != s.leader_token) {
     s.pending.reset();  // ordered by a past that the coordinator has given up
-    s.link = ReliableLink<v1::AgentMessage>(/*retain=*/welcome.lease_seconds() > 0);
+    s.link = ReliableLink<v1::AgentMessage>(/*retain=*/SaneSeconds(welcome.lease_seconds()) > 0);
     s.heartbeats_sent_ns.clear();
     if (s.leave == Leave::kPlanned) SayLeaving(turn);  // nobody knows of it any more
   } else {
@@ -82,8 +89,8 @@ void HandleWelcome(Turn& turn, const v1::Welcome& welcome, uint64_t ack) {
   s.job_id = welcome.job_id();
   s.leader_token = welcome.leader_token();
   s.link_number = welcome.link();
-  s.lease_seconds = welcome.lease_seconds();
-  s.heartbeat_seconds = welcome.heartbeat_seconds();
+  s.lease_seconds = SaneSeconds(welcome.lease_seconds());
+  s.heartbeat_seconds = SaneSeconds(welcome.heartbeat_seconds());
   if (s.heartbeat_seconds > 0) SendHeartbeat(turn);
 }
 
