@@ -15,12 +15,14 @@
 #include <mutex>
 #include <random>
 #include <thread>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "common/boot_id.h"
 #include "launcher/agent/lease_clock.h"
 #include "launcher/agent/node_generation.h"
 #include "launcher/agent/stream.h"
+#include "launcher/net/text.h"
 
 namespace ddprun::agent {
 namespace {
@@ -29,6 +31,8 @@ std::string RandomHex() {
   std::random_device random;
   return absl::StrCat(absl::Hex(random(), absl::kZeroPad8), absl::Hex(random(), absl::kZeroPad8));
 }
+
+constexpr int64_t kTellWaitingNs = 10'000'000'000;
 
 std::string DurationText(double seconds) {
   constexpr double kMinute = 60;
@@ -194,16 +198,42 @@ class Agent::Impl {
                                        DurationText(options_.join_timeout_seconds)));
   }
 
+  // An agent that has lost its coordinator, and one that has found it again, says so.
+  void SayWhetherAttached(const Event& event, bool was_attached) {
+    if (!options_.over_network || state_.job_over || state_.ended) return;
+    const auto* broken = std::get_if<Disconnected>(&event);
+    if (broken != nullptr && was_attached && !state_.attached) {
+      told_that_lost_ = true;
+      options_.console->Say(
+          absl::StrCat("ddprun: ", broken->reason, "; trying to find the coordinator again"));
+    }
+    if (state_.attached && std::exchange(told_that_lost_, false)) {
+      options_.console->Say("ddprun: the coordinator is found again");
+    }
+  }
+
+  // L39: on a node that has joined, too, people see what the job waits for.
+  void SayWhatIsAwaited(const v1::HeartbeatAnswer& answer) {
+    if (answer.waiting().empty() || !options_.over_network) return;
+    const int64_t now_ns = clock_.NowNs();
+    if (told_waiting_ns_ != 0 && now_ns - told_waiting_ns_ < kTellWaitingNs) return;
+    told_waiting_ns_ = now_ns;
+    options_.console->Say(absl::StrCat("ddprun: waiting: ", net::Shown(answer.waiting())));
+  }
+
   void Handle(const Event& event) {
     if (const auto* broken = std::get_if<Disconnected>(&event))
       SayThatNobodyAnswers(broken->reason);
     if (const auto* said = std::get_if<CoordinatorSaid>(&event)) {
+      if (said->message.has_heartbeat_answer()) SayWhatIsAwaited(said->message.heartbeat_answer());
       if (said->message.has_welcome())
         clock_.Welcomed(state_.identity.boot_id, said->message.welcome().boot_id());
     }
+    const bool was_attached = state_.attached;
     for (Effect& effect : Step(state_, event, clock_.NowNs())) {
       std::visit([this](auto& e) { Do(e); }, effect);
     }
+    SayWhetherAttached(event, was_attached);
   }
 
   // ---- effects
@@ -241,7 +271,9 @@ class Agent::Impl {
   uint64_t streams_made_ = 0;
   int64_t reconnect_ns_ = 0;
   bool told_that_nobody_answers_ = false;
-  LeaseClock clock_;  // of everything that Step is told
+  bool told_that_lost_ = false;
+  int64_t told_waiting_ns_ = 0;  // 0: never
+  LeaseClock clock_;             // of everything that Step is told
   std::unique_ptr<NodeGeneration> generation_;
 
   std::mutex end_mutex_;

@@ -23,23 +23,40 @@ std::string Names(std::vector<std::string> names) {
   return text;
 }
 
-// L39: how many came, who, and who is missing as far as that is known.
-std::string MissingText(const State& state) {
-  std::vector<std::string> here, missing;
+constexpr size_t kNamedWaitersMax = 64;
+
+struct Roll {
+  std::vector<std::string> here;
+  std::vector<std::string> missing;  // as far as names are known beforehand
+};
+
+Roll CallRoll(const State& state) {
+  Roll roll;
   const std::set<std::string> out = LeftOut(state);
   for (const auto& [name, node] : state.nodes) {
-    if (MayTakePart(node) && !out.contains(name)) here.push_back(name);
+    if (MayTakePart(node) && !out.contains(name)) roll.here.push_back(name);
   }
   for (const std::string& name : state.spec.membership().expected_nodes()) {
-    if (std::find(here.begin(), here.end(), name) == here.end()) missing.push_back(name);
+    if (std::find(roll.here.begin(), roll.here.end(), name) == roll.here.end()) {
+      roll.missing.push_back(name);
+    }
   }
-  std::string text = absl::StrCat(here.size(), " of ", state.spec.nodes_min(), " nodes ",
-                                  state.ever_complete ? "were here" : "came", " within ",
-                                  state.spec.join_timeout_seconds(), " s",
-                                  state.ever_complete ? " after the last generation" : "");
-  if (!here.empty()) absl::StrAppend(&text, ": ", Names(here));
-  if (!missing.empty()) absl::StrAppend(&text, "; missing: ", Names(missing));
-  return absl::StrCat(text, " (--join-timeout)");
+  return roll;
+}
+
+std::string NamesOf(const Roll& roll) {
+  return absl::StrCat(roll.here.empty() ? "" : absl::StrCat(": ", Names(roll.here)),
+                      roll.missing.empty() ? "" : absl::StrCat("; missing: ", Names(roll.missing)));
+}
+
+// L39: how many came, who, and who is missing as far as that is known.
+std::string MissingText(const State& state) {
+  const Roll roll = CallRoll(state);
+  return absl::StrCat(roll.here.size(), " of ", state.spec.nodes_min(), " nodes ",
+                      state.ever_complete ? "were here" : "came", " within ",
+                      state.spec.join_timeout_seconds(), " s",
+                      state.ever_complete ? " after the last generation" : "", NamesOf(roll),
+                      " (--join-timeout)");
 }
 
 // When this run of ddprun has to stop; 0: never, or it stops already.
@@ -86,6 +103,17 @@ bool WaitsPaused(const State& state) {
 }
 
 }  // namespace
+
+std::string WaitingText(const State& state) {
+  if (state.phase != Phase::kWaiting || state.spec.nodes_max() < 2) return "";
+  // Every heartbeat is answered with it: with many nodes, their number alone.
+  if (state.nodes.size() > kNamedWaitersMax) {
+    return absl::StrCat(state.nodes.size(), " of ", state.spec.nodes_max(), " nodes are here");
+  }
+  const Roll roll = CallRoll(state);
+  return absl::StrCat(roll.here.size(), " of ", state.spec.nodes_max(), " nodes are here",
+                      NamesOf(roll));
+}
 
 void HandleTime(Turn& turn) {
   State& s = turn.state;

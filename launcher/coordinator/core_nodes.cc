@@ -23,6 +23,7 @@ void HandleHeartbeat(Turn& turn, Node& node, const v1::Heartbeat& heartbeat) {
   answer.mutable_heartbeat_answer()->set_sequence(heartbeat.sequence());
   answer.mutable_heartbeat_answer()->set_heartbeat_sent_ns(heartbeat.sent_ns());
   answer.mutable_heartbeat_answer()->set_leader_token(turn.state.leader_token);
+  answer.mutable_heartbeat_answer()->set_waiting(WaitingText(turn.state));
   answer.set_ack(node.link.last_received());
   turn.out.push_back(SendToNode{node.name, node.incarnation, answer});
   for (auto& message : node.link.Unacknowledged()) {

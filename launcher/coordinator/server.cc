@@ -105,6 +105,11 @@ class CoordinatorServer::Impl {
     // It measures what a connection could carry, by pings and timers for each: our messages are
     // small, and agents many.
     builder.AddChannelArgument(GRPC_ARG_HTTP2_BDP_PROBE, 0);
+    builder.AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS,
+                               net::kPingIntervalMinMilliseconds);
+    builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIME_MS, net::kServerKeepaliveMilliseconds);
+    builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, net::kKeepaliveTimeoutMilliseconds);
+    builder.AddChannelArgument(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);
     if (listener) {
       acceptor_ = builder.experimental().AddExternalConnectionAcceptor(
           grpc::ServerBuilder::experimental_type::ExternalConnectionType::FROM_FD,

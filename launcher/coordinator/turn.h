@@ -81,6 +81,8 @@ void HandleUnhealthy(Turn& turn, const Node& node, const v1::NodeUnhealthy& unhe
 
 // core_deadlines.cc: what is due by time.
 void HandleTime(Turn& turn);
+// "2 of 3 nodes are here: a, b; missing: c" while nodes are awaited; else "".
+std::string WaitingText(const State& state);
 
 // core_progress.cc: what workers say while they run.
 void HandleWorkerStarted(Turn& turn, const v1::WorkerStarted& started);

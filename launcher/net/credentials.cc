@@ -173,6 +173,9 @@ std::shared_ptr<grpc::Channel> MakeChannel(const std::string& target, const Secu
   arguments.SetInt(GRPC_ARG_DNS_MIN_TIME_BETWEEN_RESOLUTIONS_MS, kReconnectMillisecondsMax);
   arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
   arguments.SetInt(GRPC_ARG_HTTP2_BDP_PROBE, 0);  // as the coordinator's (server.cc)
+  arguments.SetInt(GRPC_ARG_KEEPALIVE_TIME_MS, kKeepaliveMilliseconds);
+  arguments.SetInt(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, kKeepaliveTimeoutMilliseconds);
+  arguments.SetInt(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);  // as many as it takes
   arguments.SetMaxReceiveMessageSize(kReceiveBytesMax);
   if (security.TlsClient() && !name.empty()) arguments.SetSslTargetNameOverride(name);
   return grpc::CreateCustomChannel(target, ChannelCredentialsOf(security), arguments);

@@ -52,4 +52,16 @@ constexpr size_t kConnectionsPerPeerMax = 4096;
 constexpr size_t kStrangersMax = 512;
 constexpr size_t kStrangersPerPeerMax = 256;
 
+// ---- silence
+
+// A connection on which nothing comes is asked after kKeepaliveMilliseconds, and is dead when
+// nothing has come kKeepaliveTimeoutMilliseconds later: the other side's machine may have vanished
+// without a word. The coordinator counts on leases, and looks only so that dead connections make
+// room.
+constexpr int kKeepaliveMilliseconds = 5000;
+constexpr int kKeepaliveTimeoutMilliseconds = 5000;
+constexpr int kServerKeepaliveMilliseconds = 60000;
+// Agents may ask as often as this; gRPC would turn away those that ask more than every 5 minutes.
+constexpr int kPingIntervalMinMilliseconds = 1000;
+
 }  // namespace ddprun::net

@@ -71,6 +71,16 @@ class LossTest(ClusterCase):
         job.wait_event("generation_started", generation=3, seconds=20, world_size=3)
         self.stop(job)
 
+    def test_l19_agents_notice_a_coordinator_that_vanished_without_a_word(self):
+        """Its connection stands, as far as this machine's kernel knows, for a quarter of an hour."""
+        lab, job = self.start("ab", 2, network="switch")
+        lab.cut("a")
+        job.members["b"].wait_output("trying to find the coordinator again", 30)
+        self.assertEqual(lab["b"].pids_of("sleep"), [])  # its lease ended them
+        lab.heal("a")
+        job.members["b"].wait_output("the coordinator is found again", 20)
+        self.stop(job)
+
     def test_s10_stopped_agent_is_replaced_and_fenced_when_it_goes_on(self):
         lab, job = self.start("abc", "2:3", TRAINER)
         job.members["c"].signal(signal.SIGSTOP)

@@ -153,6 +153,7 @@ TEST_F(Nodes, MissingNodesEndTheWaitOnAllNodes) {
   auto a = Node("a", "3", {"--join-timeout", "3"}, kFacts);
   ASSERT_TRUE(a->Says("(1 of 3)")) << a->Output();
   auto b = Node("b", "3", {"--join-timeout", "30"}, kFacts);
+  EXPECT_TRUE(b->Says("waiting: 2 of 3 nodes are here: a, b")) << b->Output();
   EXPECT_EQ(a->Wait(), 3) << a->Output();
   EXPECT_EQ(b->Wait(), 3) << b->Output();
   EXPECT_THAT(a->Output(), AllOf(HasSubstr("node b at 127.0.0.1 has joined (2 of 3)"),
