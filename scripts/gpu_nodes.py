@@ -34,7 +34,7 @@ def free_port():
 
 def node_options(port, name, gpu, nodes):
     return ["--nnodes", nodes, "--coordinator", f"127.0.0.1:{port}", "--advertise-addr", "127.0.0.1", "--node", name,
-            "--nproc", "1", "--gpus", str(gpu)]
+            "--node-rank", str(gpu), "--nproc", "1", "--gpus", str(gpu)]
 
 
 class Member:
@@ -60,7 +60,10 @@ class Member:
 
 
 def host(port, job_arguments, nodes="2"):
-    return Job([*node_options(port, "a", 0, nodes), *job_arguments], timeout_seconds=SECONDS_MAX)
+    """The first node, which hosts the job: it is there before the second one is started."""
+    job = Job([*node_options(port, "a", 0, nodes), *job_arguments], timeout_seconds=SECONDS_MAX)
+    job.wait_event("job_started")
+    return job
 
 
 def step_reached(job, generation, step):
