@@ -74,10 +74,14 @@ std::string Ranks(const Options& options, const RunPlan& plan) {
     const std::string each = spec.processes_per_node() == 0
                                  ? "as many workers as its agent offers"
                                  : absl::StrCat(spec.processes_per_node(), " workers");
-    return absl::StrCat("ranks: on ", spec.nodes_min(), " to ", spec.nodes_max(),
-                        " nodes, on each ", each, ", in the order in which the nodes come",
-                        options.command == Command::kRun ? " (--node-rank wishes a place)" : "",
-                        "\n");
+    const std::string nodes = spec.nodes_min() == spec.nodes_max()
+                                  ? absl::StrCat(spec.nodes_max())
+                                  : absl::StrCat(spec.nodes_min(), " to ", spec.nodes_max());
+    const bool of_hosts = options.hosts.has_value();
+    return absl::StrCat(
+        "ranks: on ", nodes, " nodes, on each ", each, ", in the order in which the ",
+        of_hosts ? "hosts are named" : "nodes come",
+        options.command == Command::kRun && !of_hosts ? " (--node-rank wishes a place)" : "", "\n");
   }
   std::string text = "ranks:\n";
   for (uint32_t rank = 0; rank < std::min(plan.world_size, kRanksShown); ++rank) {

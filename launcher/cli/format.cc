@@ -19,6 +19,8 @@ T Get(const Json& json, const char* key, T otherwise) {
   if (found == json.end()) return otherwise;
   if constexpr (std::is_same_v<T, std::string>) {
     return found->is_string() ? found->get<T>() : otherwise;
+  } else if constexpr (std::is_same_v<T, bool>) {
+    return found->is_boolean() ? found->get<T>() : otherwise;
   } else {
     return found->is_number() ? found->get<T>() : otherwise;
   }
@@ -52,11 +54,13 @@ std::string GenerationStarted(const Json& event) {
 std::string RestartScheduled(const Json& event) {
   const double delay = Get<double>(event, "delay_seconds", 0);
   const uint64_t step = Get<uint64_t>(event, "resume_step", 0);
-  if (Get<bool>(event, "free", false)) return absl::StrCat("restart: ", Text(event, "reason"));
+  const std::string when = absl::StrCat(delay > 0 ? absl::StrCat("in ", Duration(delay)) : "now",
+                                        step != 0 ? absl::StrCat(", from step ", step) : "");
+  if (Get<bool>(event, "free", false)) {
+    return absl::StrCat("restart ", when, ": ", Text(event, "reason"));
+  }
   return absl::StrCat("restart ", Get<int64_t>(event, "restarts_used", 0), " of ",
-                      Get<int64_t>(event, "restarts_limit", 0), " ",
-                      delay > 0 ? absl::StrCat("in ", Duration(delay)) : "now",
-                      step != 0 ? absl::StrCat(", from step ", step) : "");
+                      Get<int64_t>(event, "restarts_limit", 0), " ", when);
 }
 
 std::string WorkerExited(const Json& event) {
@@ -147,7 +151,11 @@ std::string EventLine(const Json& event) {
                         Duration(Get<double>(event, "seconds", 0)), " and has moved again");
   }
   if (name == "node_lost") {
-    return absl::StrCat("node ", Text(event, "node"), " was lost: ", Text(event, "reason"));
+    const std::string reason = Text(event, "reason");
+    return Get<bool>(event, "planned", false)
+               ? absl::StrCat("node ", Text(event, "node"),
+                              " has left: ", absl::StripPrefix(reason, "it left: "))
+               : absl::StrCat("node ", Text(event, "node"), " was lost: ", reason);
   }
   if (name == "join_refused") return JoinRefused(event);
   if (name == "message_rejected") {

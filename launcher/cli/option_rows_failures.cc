@@ -66,7 +66,7 @@ OptionRowList FailureRows() {
        }},
       {"--node-strikes", "N", kJobCommands, kGroupFailures,
        "A node on which N generations have failed is left out for a while; 0: never. Default 0 for "
-       "run, 3 for coordinator",
+       "one node, 3 for several",
        [](OptionText v, Options* o) {
          return StoreOption(ParseCount(v, 0, kStrikesMax), &o->node_strikes);
        }},
@@ -77,7 +77,7 @@ OptionRowList FailureRows() {
        }},
       {"--lease", "TIME", kJobCommands, kGroupFailures,
        "Workers end when their node hears nothing of the coordinator for so long, and it replaces "
-       "a silent node 1 s later; 0: never. Default 0 for run, 3 for coordinator",
+       "a silent node 1 s later; 0: never. Default 0 for one node, 3 for several",
        [](OptionText v, Options* o) { return StoreOption(ParseSeconds(v), &o->lease_seconds); }},
   };
 }

@@ -272,7 +272,8 @@ TEST_F(Nodes, DryRunShowsWhoANodeWouldBe) {
   auto host = Node("a", "2", {"--dry-run"}, "");
   EXPECT_EQ(host->Wait(), 0);
   EXPECT_THAT(host->Output(), AllOf(HasSubstr("node: a at 127.0.0.1 (lo)"),
-                                    HasSubstr("coordinator: here, listening on " + Endpoint())));
+                                    HasSubstr("coordinator: here, listening on " + Endpoint()),
+                                    HasSubstr("ranks: on 2 nodes, on each ")));
   auto member = Start({"--nnodes", "2", "--coordinator", "192.0.2.1:7", "--advertise-addr",
                        "10.0.0.9", "--dry-run"},
                       "");

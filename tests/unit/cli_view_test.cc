@@ -73,6 +73,15 @@ TEST(FormatTest, EventsThatMatterHaveALine) {
   EXPECT_EQ(line(R"({"event":"restart_scheduled","generation":1,"delay_seconds":0,
                      "restarts_used":1,"restarts_limit":3,"resume_step":0})"),
             "restart 1 of 3 now");
+  EXPECT_EQ(line(R"({"event":"restart_scheduled","generation":1,"delay_seconds":0.0,
+                     "restarts_used":0,"restarts_limit":3,"resume_step":120,"free":true,
+                     "reason":"a change of nodes is free of charge"})"),
+            "restart now, from step 120: a change of nodes is free of charge");
+  EXPECT_EQ(line(R"({"event":"node_lost","node":"b","reason":"nothing heard for 4 s"})"),
+            "node b was lost: nothing heard for 4 s");
+  EXPECT_EQ(line(R"({"event":"node_lost","node":"b","reason":"it left: it got SIGTERM",
+                     "planned":true})"),
+            "node b has left: it got SIGTERM");
   EXPECT_EQ(line(R"({"event":"generation_started","generation":2,"world_size":4,"nodes":["a","b"],
                      "resume_step":100})"),
             "generation 2: 4 workers on 2 nodes, from the checkpoint of step 100");
