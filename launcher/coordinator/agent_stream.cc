@@ -1,28 +1,15 @@
-// One attached agent: gRPC's thread reads, a thread of the stream's own writes.
-#include <sys/types.h>
+#include "launcher/coordinator/agent_stream.h"
 
-#include <atomic>
-#include <chrono>
-#include <thread>
+#include <algorithm>
 
-#include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
-#include "common/mailbox.h"
+#include "launcher/coordinator/agent_service.h"
 #include "launcher/coordinator/message_bounds.h"
-#include "launcher/coordinator/services.h"
-#include "launcher/net/batch.h"
+#include "launcher/net/limits.h"
 #include "launcher/net/peer.h"
 
 namespace ddprun::coordinator {
 namespace {
-
-using Stream = grpc::ServerReaderWriter<v1::CoordinatorBatch, v1::AgentBatch>;
-using Clock = std::chrono::steady_clock;
-
-// A coordinator that has no job yet has one within moments, or never.
-constexpr std::chrono::seconds kJobPatience{10};
-// Agents that are known as such; when there are more, their clocks are looked at again.
-constexpr size_t kKnownMax = 65536;
 
 int64_t RealNs() {
   return std::chrono::system_clock::now().time_since_epoch() / std::chrono::nanoseconds(1);
@@ -43,245 +30,216 @@ v1::Refusal TooLarge(size_t bytes) {
   return refusal;
 }
 
-bool WriteOne(Stream* stream, v1::CoordinatorMessage message) {
-  v1::CoordinatorBatch batch;
-  *batch.add_messages() = std::move(message);
-  return stream->Write(batch);
-}
-
 }  // namespace
 
-class AgentStream {
- public:
-  // `proof`: of the coordinator, for the Welcome. The core's answer is due by `deadline`.
-  AgentStream(grpc::ServerContext* context, Stream* stream, std::string proof,
-              Clock::time_point deadline)
-      : context_(context), proof_(std::move(proof)) {
-    writer_ = std::thread([this, stream, deadline] { Write(stream, deadline); });
-  }
-
-  void Send(std::vector<v1::CoordinatorMessage> messages) {
-    for (v1::CoordinatorMessage& message : messages) {
-      if (message.has_welcome()) message.mutable_welcome()->set_proof(proof_);
-      answered_ = answered_ || message.has_welcome() || message.has_refusal();
-      waiting_bytes_ += message.ByteSizeLong();
-    }
-    // An agent that does not read gets all of it again on its next stream.
-    if (waiting_bytes_ > net::kOutgoingBytesMax) return Close(true);
-    outgoing_.PostAll(std::move(messages));
-  }
-  void Close(bool cut) {
-    cut_ = cut_ || cut;
-    outgoing_.Close();
-    // A writer that is stuck in gRPC would not come to it.
-    if (cut && waiting_bytes_ > net::kOutgoingBytesMax) context_->TryCancel();
-  }
-  // Before gRPC takes context and stream away.
-  void Join() {
-    outgoing_.Close();
-    writer_.join();
-  }
-
- private:
-  void Write(Stream* stream, Clock::time_point deadline) {
-    while (true) {
-      auto batch = net::TakeBatch<v1::CoordinatorBatch>(
-          outgoing_, answered_ ? std::nullopt : std::optional(deadline));
-      if (!batch) {
-        if (outgoing_.closed()) break;
-        if (answered_) continue;
-        cut_ = true;  // the core has not answered
-        break;
-      }
-      waiting_bytes_ -= std::min<size_t>(waiting_bytes_, batch->ByteSizeLong());
-      if (!stream->Write(*batch)) return;
-    }
-    if (cut_) context_->TryCancel();
-  }
-
-  grpc::ServerContext* context_;
-  const std::string proof_;
-  Mailbox<v1::CoordinatorMessage> outgoing_;
-  std::atomic<size_t> waiting_bytes_{0};
-  std::atomic<bool> cut_{false};
-  std::atomic<bool> answered_{false};
-  std::thread writer_;
-};
-
-void AgentStreams::Add(const std::string& node, const std::string& incarnation,
-                       std::shared_ptr<AgentStream> stream) {
-  std::lock_guard lock(mutex_);
-  streams_[{node, incarnation}] = std::move(stream);
+void* AgentStream::Pending(Operation& operation) {
+  operation.stream = shared_from_this();
+  return &operation;
 }
 
-bool AgentStreams::Remove(const std::string& node, const std::string& incarnation,
-                          const AgentStream* stream) {
-  std::lock_guard lock(mutex_);
-  auto found = streams_.find({node, incarnation});
-  if (found == streams_.end() || found->second.get() != stream) return false;
-  streams_.erase(found);
-  return true;
+void AgentStream::AwaitArrival(v1::AgentService::AsyncService& grpc,
+                               grpc::ServerCompletionQueue* queue) {
+  grpc.RequestAttach(&context_, &rpc_, queue, queue, Pending(arrival_));
 }
 
-void AgentStreams::Send(const std::string& node, const std::string& incarnation,
-                        std::vector<v1::CoordinatorMessage> messages) {
-  std::lock_guard lock(mutex_);
-  auto found = streams_.find({node, incarnation});
-  if (found != streams_.end()) found->second->Send(std::move(messages));
+void AgentStream::OnArrived(bool ok) {
+  if (!ok) return;  // the server is shut down
+  deadline_ = Clock::now() + net::kAdmissionSeconds;
+  peer_ = net::PeerText(context_.peer());
+  service_.Arrived(shared_from_this());
 }
 
-void AgentStreams::Close(const std::string& node, const std::string& incarnation, bool cut) {
+void AgentStream::Begin(std::shared_ptr<const Admission> admission) {
+  admission_ = std::move(admission);
   std::lock_guard lock(mutex_);
-  auto found = streams_.find({node, incarnation});
-  if (found != streams_.end()) found->second->Close(cut);
+  ReadOn();
 }
 
-int64_t AgentStreams::count() {
-  std::lock_guard lock(mutex_);
-  return static_cast<int64_t>(streams_.size());
+void AgentStream::ReadOn() {
+  if (ending_) return;
+  read_waits_ = unhandled_bytes_ >= net::kIncomingBytesMax;
+  if (!read_waits_) rpc_.Read(&incoming_, Pending(read_));
 }
 
-void AgentStreams::CloseAll() {
-  std::lock_guard lock(mutex_);
-  for (auto& [key, stream] : streams_) stream->Close(false);
-}
-
-// The first messages of one stream, on gRPC's thread.
-class AgentServiceImpl::Handshake {
- public:
-  Handshake(AgentServiceImpl& service, std::string peer, Stream* stream)
-      : service_(service), peer_(std::move(peer)), stream_(stream) {}
-
-  // False: the stream is over; `status` is what gRPC says.
-  bool Do(grpc::Status* status) {
-    const std::shared_ptr<const Admission> admission = service_.WaitForJob();
-    if (admission == nullptr) {
-      *status = grpc::Status(grpc::StatusCode::UNAVAILABLE, "this coordinator has no job yet");
-      return false;
-    }
-    if (!stream_->Read(&batch_)) return false;
-    if (batch_.messages_size() != 1 || !batch_.messages(0).has_hello()) {
-      return Refuse(Malformed("the first message is no Hello: ddprun of another version?"));
-    }
-    const bool known = service_.IsKnown(hello());
-    if (auto refusal = CheckHello(*admission, hello(), known, RealNs())) return Refuse(*refusal);
-    node_ = hello().node();
-    v1::CoordinatorMessage message;
-    v1::Challenge* challenge = message.mutable_challenge();
-    challenge->set_nonce(net::MakeNonce());
-    challenge->set_job_id(admission->job_id);
-    challenge->set_time_ns(RealNs());
-    challenge->set_shared_file(admission->shared_file.path);
-    const net::ProofSubject subject = SubjectOf(*admission, hello(), challenge->nonce());
-    if (!WriteOne(stream_, message)) return false;
-    v1::AgentBatch answer;
-    if (!stream_->Read(&answer)) return false;
-    if (answer.messages_size() != 1 || !answer.messages(0).has_answer()) {
-      return Refuse(Malformed("the second message is no Answer"));
-    }
-    if (auto refusal = CheckAnswer(*admission, answer.messages(0).answer(), subject)) {
-      return Refuse(*refusal);
-    }
-    proof_ = net::CoordinatorProof(admission->secret, subject);
-    service_.Know(hello());
-    return true;
+void AgentStream::OnRead(bool ok) {
+  if (!ok) return OnGone(grpc::Status::OK);
+  switch (stage_) {
+    case Stage::kHello:
+      return OnHello();
+    case Stage::kAnswer:
+      return OnAnswer();
+    case Stage::kAttached:
+      return OnFacts();
   }
-  v1::AgentMessage TakeHello() { return std::move(*batch_.mutable_messages(0)); }
-  const v1::Hello& hello() const { return batch_.messages(0).hello(); }
-  const std::string& proof() const { return proof_; }
+}
 
- private:
-  bool Refuse(const v1::Refusal& refusal) {
-    service_.handlers_.refused({node_, peer_, refusal});
-    v1::CoordinatorMessage message;
-    *message.mutable_refusal() = refusal;
-    WriteOne(stream_, std::move(message));
-    return false;
+void AgentStream::OnHello() {
+  if (incoming_.messages_size() != 1 || !incoming_.messages(0).has_hello()) {
+    return Refuse(Malformed("the first message is no Hello: ddprun of another version?"));
   }
+  hello_ = std::move(*incoming_.mutable_messages(0));
+  const v1::Hello& hello = hello_.hello();
+  const bool known = service_.IsKnown(hello);
+  if (auto refusal = CheckHello(*admission_, hello, known, RealNs())) return Refuse(*refusal);
+  node_ = hello.node();
+  incarnation_ = hello.incarnation();
+  v1::CoordinatorMessage message;
+  v1::Challenge* challenge = message.mutable_challenge();
+  challenge->set_nonce(net::MakeNonce());
+  challenge->set_job_id(admission_->job_id);
+  challenge->set_time_ns(RealNs());
+  challenge->set_shared_file(admission_->shared_file.path);
+  subject_ = SubjectOf(*admission_, hello, challenge->nonce());
+  Say(std::move(message));
+  stage_ = Stage::kAnswer;
+  std::lock_guard lock(mutex_);
+  ReadOn();
+}
 
-  AgentServiceImpl& service_;
-  std::string peer_;
-  Stream* stream_;
-  std::string node_;  // once it is known to be a name
-  v1::AgentBatch batch_;
-  std::string proof_;
-};
-
-void AgentServiceImpl::Open(Admission admission) {
+void AgentStream::OnAnswer() {
+  if (incoming_.messages_size() != 1 || !incoming_.messages(0).has_answer()) {
+    return Refuse(Malformed("the second message is no Answer"));
+  }
+  if (auto refusal = CheckAnswer(*admission_, incoming_.messages(0).answer(), subject_)) {
+    return Refuse(*refusal);
+  }
   {
     std::lock_guard lock(mutex_);
-    admission_ = std::make_shared<const Admission>(std::move(admission));
+    proof_ = net::CoordinatorProof(admission_->secret, subject_);
   }
-  opened_.notify_all();
+  stage_ = Stage::kAttached;
+  number_ = service_.Admit(hello_.hello(), context_.peer(), shared_from_this());
+  service_.handlers().post({NodeMessage{node_, incarnation_, std::move(hello_), number_, peer_}},
+                           nullptr);
+  hello_.Clear();
+  std::lock_guard lock(mutex_);
+  ReadOn();
 }
 
-void AgentServiceImpl::Close() {
+void AgentStream::OnFacts() {
+  const size_t bytes = incoming_.ByteSizeLong();
+  if (bytes > static_cast<size_t>(net::kMessageBytesMax)) {
+    service_.handlers().refused({node_, peer_, TooLarge(bytes)});
+    return OnGone(grpc::Status(grpc::StatusCode::RESOURCE_EXHAUSTED, "the message is too large"));
+  }
+  std::vector<Event> events;
+  events.reserve(static_cast<size_t>(incoming_.messages_size()));
+  for (v1::AgentMessage& message : *incoming_.mutable_messages()) {
+    if (message.has_hello() || message.has_answer()) continue;  // of the handshake alone
+    CutToBounds(&message);
+    events.emplace_back(NodeMessage{node_, incarnation_, std::move(message), number_, ""});
+  }
+  incoming_.Clear();
   {
     std::lock_guard lock(mutex_);
-    closed_ = true;
+    unhandled_bytes_ += bytes;
   }
-  opened_.notify_all();
-}
-
-std::shared_ptr<const Admission> AgentServiceImpl::WaitForJob() {
-  std::unique_lock lock(mutex_);
-  opened_.wait_for(lock, kJobPatience, [this] { return closed_ || admission_ != nullptr; });
-  return admission_;
-}
-
-bool AgentServiceImpl::IsKnown(const v1::Hello& hello) {
+  Ticket ticket(static_cast<void*>(this),
+                [self = shared_from_this(), bytes](void*) { self->Handled(bytes); });
+  service_.handlers().post(std::move(events), std::move(ticket));
   std::lock_guard lock(mutex_);
-  return known_.contains({hello.node(), hello.incarnation()});
+  ReadOn();
 }
 
-void AgentServiceImpl::Know(const v1::Hello& hello) {
+void AgentStream::Handled(size_t bytes) {
   std::lock_guard lock(mutex_);
-  if (known_.size() >= kKnownMax) known_.clear();
-  known_.emplace(hello.node(), hello.incarnation());
+  unhandled_bytes_ -= bytes;
+  if (read_waits_) ReadOn();
 }
 
-grpc::Status AgentServiceImpl::Attach(grpc::ServerContext* context, Stream* stream) {
-  const std::string peer = net::PeerText(context->peer());
-  const Clock::time_point deadline = Clock::now() + net::kAdmissionSeconds;
-  Handshake handshake(*this, peer, stream);
-  {
-    absl::Cleanup leave = [this] { --handshakes_; };
-    if (++handshakes_ > net::kHandshakesMax) {
-      return grpc::Status(grpc::StatusCode::RESOURCE_EXHAUSTED, "too many agents come at once");
-    }
-    grpc::Status status = grpc::Status::OK;
-    if (!handshake.Do(&status)) return status;
+void AgentStream::OnGone(grpc::Status status) {
+  if (stage_ == Stage::kAttached && service_.Remove(node_, incarnation_, this)) {
+    service_.handlers().post({NodeDetached{node_, incarnation_, "its connection broke", number_}},
+                             nullptr);
   }
-  handlers_.admitted(context->peer());
-  const std::string node = handshake.hello().node();
-  const std::string incarnation = handshake.hello().incarnation();
-  const uint64_t number = ++streams_made_;
-  auto budget = std::make_shared<net::Budget>(net::kIncomingBytesMax);
-  auto self = std::make_shared<AgentStream>(context, stream, handshake.proof(), deadline);
-  streams_.Add(node, incarnation, self);
-  handlers_.post(NodeMessage{node, incarnation, handshake.TakeHello(), number, peer}, nullptr);
-  v1::AgentBatch batch;
-  grpc::Status status = grpc::Status::OK;
-  while (stream->Read(&batch)) {
-    if (batch.ByteSizeLong() > static_cast<size_t>(net::kMessageBytesMax)) {
-      handlers_.refused({node, peer, TooLarge(batch.ByteSizeLong())});
-      status = grpc::Status(grpc::StatusCode::RESOURCE_EXHAUSTED, "the message is too large");
-      break;
-    }
-    // All of a batch share a ticket: the budget has room again when the last one is handled.
-    const net::Budget::Ticket ticket = budget->Take(batch.ByteSizeLong());
-    for (auto& message : *batch.mutable_messages()) {
-      if (message.has_hello() || message.has_answer()) continue;  // of the handshake alone
-      CutToBounds(&message);
-      handlers_.post(NodeMessage{node, incarnation, std::move(message), number, peer}, ticket);
-    }
-    batch.Clear();
+  End(std::move(status));
+}
+
+void AgentStream::Refuse(const v1::Refusal& refusal) {
+  service_.LeaveHandshake(*this);
+  service_.handlers().refused({node_, peer_, refusal});
+  v1::CoordinatorMessage message;
+  *message.mutable_refusal() = refusal;
+  Say(std::move(message));
+  End(grpc::Status::OK);
+}
+
+void AgentStream::End(grpc::Status status) {
+  std::lock_guard lock(mutex_);
+  if (ending_) return;
+  closed_ = ending_ = true;
+  status_ = std::move(status);
+  WriteOn();
+}
+
+void AgentStream::Say(v1::CoordinatorMessage message) {
+  std::vector<v1::CoordinatorMessage> messages;
+  messages.push_back(std::move(message));
+  Send(std::move(messages));
+}
+
+void AgentStream::Send(std::vector<v1::CoordinatorMessage> messages) {
+  std::lock_guard lock(mutex_);
+  if (closed_ || broken_) return;
+  for (v1::CoordinatorMessage& message : messages) {
+    if (message.has_welcome()) message.mutable_welcome()->set_proof(proof_);
+    if (message.has_welcome() || message.has_refusal()) answered_ = true;
+    waiting_bytes_ += message.ByteSizeLong();
+    outgoing_.push_back(std::move(message));
   }
-  if (streams_.Remove(node, incarnation, self.get())) {
-    handlers_.post(NodeDetached{node, incarnation, "its connection broke", number}, nullptr);
+  // An agent that does not read gets all of it again on its next stream.
+  if (waiting_bytes_ > net::kOutgoingBytesMax) return CloseNow(true);
+  WriteOn();
+}
+
+void AgentStream::Close(bool cut) {
+  std::lock_guard lock(mutex_);
+  CloseNow(cut);
+}
+
+void AgentStream::CloseNow(bool cut) {
+  closed_ = true;
+  cut_ = cut_ || cut;
+  // A Write that is stuck would not come to it.
+  if (cut && waiting_bytes_ > net::kOutgoingBytesMax) context_.TryCancel();
+  WriteOn();
+}
+
+void AgentStream::WriteOn() {
+  if (writing_ || finishing_) return;
+  if (!outgoing_.empty()) {
+    v1::CoordinatorBatch batch;
+    size_t bytes = 0;
+    while (!outgoing_.empty() && bytes < net::kBatchBytesMax) {
+      bytes += outgoing_.front().ByteSizeLong();
+      *batch.add_messages() = std::move(outgoing_.front());
+      outgoing_.pop_front();
+    }
+    waiting_bytes_ -= std::min(waiting_bytes_, bytes);
+    writing_ = true;
+    rpc_.Write(batch, Pending(write_));
+  } else if (ending_) {
+    finishing_ = true;
+    rpc_.Finish(status_, Pending(finish_));
+  } else if (cut_) {
+    context_.TryCancel();  // the pending Read ends with it
   }
-  self->Join();
-  return status;
+}
+
+void AgentStream::OnWritten(bool ok) {
+  std::lock_guard lock(mutex_);
+  writing_ = false;
+  if (!ok) {
+    broken_ = true;  // so is the Read
+    outgoing_.clear();
+    waiting_bytes_ = 0;
+  }
+  WriteOn();
+}
+
+void AgentStream::OnFinished(bool /*ok*/) {
+  service_.LeaveHandshake(*this);
+  service_.Ended();
 }
 
 }  // namespace ddprun::coordinator

@@ -1,37 +1,28 @@
 #include "launcher/coordinator/server.h"
 
-#include <unistd.h>
-
-#include <atomic>
 #include <chrono>
 #include <condition_variable>
-#include <cstdio>
+#include <map>
 #include <mutex>
+#include <optional>
 #include <random>
 #include <thread>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "common/boot_id.h"
-#include "common/files.h"
 #include "common/mailbox.h"
-#include "google/protobuf/util/json_util.h"
-#include "launcher/coordinator/checkpoint_store.h"
-#include "launcher/coordinator/hang_report.h"
-#include "launcher/coordinator/hooks.h"
+#include "launcher/coordinator/agent_service.h"
+#include "launcher/coordinator/job_records.h"
 #include "launcher/coordinator/local_calls.h"
-#include "launcher/coordinator/report.h"
-#include "launcher/coordinator/run_folder.h"
 #include "launcher/coordinator/services.h"
 #include "launcher/net/credentials.h"
 #include "launcher/net/front_door.h"
 #include "launcher/net/limits.h"
 #include "launcher/net/peer.h"
-#include "launcher/store/store.h"
 
 namespace ddprun::coordinator {
 namespace {
-
-using Json = nlohmann::ordered_json;
 
 // So that what is due by time is not put off for long, however much comes in.
 constexpr int kEventsPerTurn = 512;
@@ -42,34 +33,13 @@ int64_t MonotonicNs() {
       .count();
 }
 
-double RealSeconds() {
-  const auto since = std::chrono::system_clock::now().time_since_epoch();
-  return static_cast<double>(std::chrono::duration_cast<std::chrono::microseconds>(since).count()) /
-         1e6;
+int64_t RealNs() {
+  return std::chrono::system_clock::now().time_since_epoch() / std::chrono::nanoseconds(1);
 }
 
 std::string RandomToken() {
   std::random_device random;
   return absl::StrCat(absl::Hex(random(), absl::kZeroPad8), absl::Hex(random(), absl::kZeroPad8));
-}
-
-Json JobJson(const v1::JobSpec& spec, const std::string& version, const std::string& facts) {
-  std::string text;
-  google::protobuf::util::JsonPrintOptions print;
-  print.preserve_proto_field_names = true;
-  // The environment may hold secrets of the user; it is not written down.
-  v1::JobSpec shown = spec;
-  shown.clear_environment();
-  shown.clear_train_config_json();
-  if (!google::protobuf::util::MessageToJsonString(shown, &text, print).ok()) text = "{}";
-  Json job = Json::parse(text, nullptr, false);
-  job["ddprun_version"] = version;
-  if (!spec.train_config_json().empty()) {
-    job["train"] = Json::parse(spec.train_config_json(), nullptr, false);
-  }
-  Json more = Json::parse(facts, nullptr, false);
-  if (more.is_object()) job.update(more);
-  return job;
 }
 
 }  // namespace
@@ -78,13 +48,16 @@ class CoordinatorServer::Impl {
  public:
   explicit Impl(ServerOptions options)
       : options_(std::move(options)),
-        agent_service_(streams_, {[this](Event event, net::Budget::Ticket ticket) {
-                                    Post(std::move(event), std::move(ticket));
-                                  },
-                                  [this](Refused refused) { OnRefused(std::move(refused)); },
-                                  [this](const std::string& grpc_peer) {
-                                    if (door_ != nullptr) door_->Admitted(net::PeerText(grpc_peer));
-                                  }}),
+        agents_({[this](std::vector<Event> events, const Ticket& ticket) {
+                   std::vector<Posted> posted;
+                   posted.reserve(events.size());
+                   for (Event& event : events) posted.push_back({std::move(event), ticket});
+                   mailbox_.PostAll(std::move(posted));
+                 },
+                 [this](Refused refused) { OnRefused(std::move(refused)); },
+                 [this](const std::string& grpc_peer) {
+                   if (door_ != nullptr) door_->Admitted(net::PeerText(grpc_peer));
+                 }}),
         coordinator_service_(
             {[this](const v1::JobSpec& spec) { return Submit(spec); },
              [this](ControlAsked asked) { Post(asked); },
@@ -115,10 +88,11 @@ class CoordinatorServer::Impl {
           grpc::ServerBuilder::experimental_type::ExternalConnectionType::FROM_FD,
           net::ServerCredentialsOf(options_.security));
     }
-    builder.RegisterService(&agent_service_);
+    agents_.Register(builder);
     builder.RegisterService(&coordinator_service_);
     server_ = builder.BuildAndStart();
     if (server_ == nullptr) return absl::InternalError("gRPC does not start");
+    agents_.Start();
     if (listener) OpenDoor(std::move(*listener));
     return absl::OkStatus();
   }
@@ -126,20 +100,18 @@ class CoordinatorServer::Impl {
   ~Impl() {
     if (door_ != nullptr) door_->Stop();
     mailbox_.Close();
-    io_.Close();
     if (loop_thread_.joinable()) loop_thread_.join();
-    while (mailbox_.TryTake()) continue;  // readers wait until what they sent is handled
-    agent_service_.Close();
-    if (io_thread_.joinable()) io_thread_.join();
-    hooks_.reset();
+    while (mailbox_.TryTake()) continue;  // streams are not read until what they sent is handled
+    agents_.Close();
+    records_.reset();
     feed_.End();
-    streams_.CloseAll();
     if (server_ != nullptr) {
       // Streams that do not end by themselves are cut off; many need longer to hear of the end.
       server_->Shutdown(std::chrono::system_clock::now() + std::chrono::seconds(1) +
-                        std::chrono::milliseconds(2 * streams_.count()));
+                        std::chrono::milliseconds(2 * agents_.count()));
       server_->Wait();
     }
+    agents_.Stop();
   }
 
   grpc::Status Submit(const v1::JobSpec& spec) {
@@ -147,18 +119,22 @@ class CoordinatorServer::Impl {
     if (submitted_) {
       return grpc::Status(grpc::StatusCode::FAILED_PRECONDITION, "a job runs here already");
     }
-    absl::Status status = Prepare(spec);
+    records_ = std::make_unique<JobRecords>(
+        state_, feed_,
+        JobRecords::Options{options_.version, options_.job_facts_json, options_.point_latest,
+                            [this](Event event) { Post(std::move(event)); },
+                            [this](const Outcome& outcome) { TellEnd(outcome); }});
+    absl::Status status = records_->Open(spec);
     if (!status.ok()) {
       return grpc::Status(static_cast<grpc::StatusCode>(status.code()),
                           std::string(status.message()));
     }
     submitted_ = true;
     JobSubmitted event{spec, RandomToken(), options_.version, {}};
-    if (spec.resume()) event.past = folder_->ReadPast();
+    if (spec.resume()) event.past = records_->ReadPast();
     Perform(Step(state_, event, MonotonicNs()));
     Flush();
-    agent_service_.Open({spec.job_id(), options_.security.secret, shared_file_});
-    io_thread_ = std::thread([this] { IoLoop(); });
+    agents_.Open({spec.job_id(), options_.security.secret, records_->shared_file()});
     loop_thread_ = std::thread([this] { Loop(); });
     return grpc::Status::OK;
   }
@@ -173,31 +149,6 @@ class CoordinatorServer::Impl {
   int port() const { return port_; }
 
  private:
-  absl::Status Prepare(const v1::JobSpec& spec) {
-    absl::StatusOr<std::unique_ptr<RunFolder>> folder = RunFolder::Open(spec.run_dir());
-    if (!folder.ok()) return folder.status();
-    folder_ = std::move(*folder);
-    // Looked at again under the lock: another job may have come and gone since the command line
-    // looked.
-    if (!spec.resume() && PosixFileSystem().FileBytes(JoinPath(spec.run_dir(), "job.json")).ok()) {
-      return absl::FailedPreconditionError(absl::StrCat("run folder ", spec.run_dir(),
-                                                        " holds a job already: go on with it by "
-                                                        "--resume, or choose another --run-dir"));
-    }
-    absl::Status status =
-        folder_->WriteJob(JobJson(spec, options_.version, options_.job_facts_json));
-    if (!status.ok()) return status;
-    folder_->MakeReserve();
-    if (options_.point_latest) folder_->PointLatestHere();
-    checkpoints_ = std::make_unique<CheckpointStore>(PosixFileSystem(), spec.run_dir(),
-                                                     spec.job_id(), spec.checkpoints_kept());
-    store_ = MakeMemoryStore();
-    if (!spec.needs_shared_run_dir() || spec.nodes_max() <= 1) return absl::OkStatus();
-    absl::StatusOr<net::SharedFile> shared = net::WriteSharedFile(spec.run_dir());
-    if (shared.ok()) shared_file_ = *std::move(shared);
-    return shared.status();
-  }
-
   void OpenDoor(net::Listener listener) {
     port_ = listener.port();
     net::FrontDoor::Options door{std::move(listener)};
@@ -217,9 +168,7 @@ class CoordinatorServer::Impl {
     door_ = std::make_unique<net::FrontDoor>(std::move(door));
   }
 
-  void Post(Event event, net::Budget::Ticket ticket = nullptr) {
-    mailbox_.Post({std::move(event), std::move(ticket)});
-  }
+  void Post(Event event) { mailbox_.Post({std::move(event), nullptr}); }
 
   void OnRefused(Refused refused) {
     Post(JoinRefused{refused.node, refused.peer, refused.refusal.kind(), refused.refusal.reason()});
@@ -246,7 +195,7 @@ class CoordinatorServer::Impl {
 
   void Handle(const Event& event) {
     Perform(Step(state_, event, MonotonicNs()));
-    if (std::holds_alternative<HookEnded>(event)) OnHookEnded(std::get<HookEnded>(event));
+    if (const auto* ended = std::get_if<HookEnded>(&event)) records_->OnHookEnded(*ended);
   }
 
   void Perform(std::vector<Effect> effects) {
@@ -257,166 +206,67 @@ class CoordinatorServer::Impl {
 
   void Do(SendToNode& e) {
     if (e.message.has_heartbeat_answer()) {
-      e.message.mutable_heartbeat_answer()->set_sent_ns(static_cast<int64_t>(RealSeconds() * 1e9));
+      e.message.mutable_heartbeat_answer()->set_sent_ns(RealNs());
     }
     if (e.message.has_welcome()) e.message.mutable_welcome()->set_boot_id(BootId());
     outgoing_[{e.node, e.incarnation}].push_back(std::move(e.message));
   }
   void Do(CloseNode& e) {
     Flush();
-    streams_.Close(e.node, e.incarnation, e.cut);
+    agents_.CloseStream(e.node, e.incarnation, e.cut);
   }
-  void Do(RecordEvent& e) { lines_.push_back(RunFolder::EventLine(e.event, RealSeconds())); }
+  void Do(FinishJob& e) {
+    Flush();
+    records_->Do(e);
+  }
+  template <typename Record>
+  void Do(Record& e) {
+    records_->Do(e);
+  }
 
   // Writes and shows what has happened, then sends what is to be said: nobody is told what is not
   // written down. Once for all that one turn of the loop has dealt with.
   void Flush() {
-    if (!lines_.empty()) WriteEvents();
+    records_->Flush();
     for (auto& [node, messages] : std::exchange(outgoing_, {})) {
-      streams_.Send(node.first, node.second, std::move(messages));
+      agents_.Send(node.first, node.second, std::move(messages));
     }
   }
 
-  void WriteEvents() {
-    if (state_.phase == Phase::kFinished) folder_->ReleaseReserve();
-    absl::Status status = folder_->AppendEvents(lines_);
-    if (!status.ok() && !event_error_told_) {
-      event_error_told_ = true;
-      std::fprintf(stderr, "ddprun: %s; the job goes on, later events may be missing there\n",
-                   std::string(status.message()).c_str());
-    }
-    if (folder_->TookReserve()) {
-      std::fprintf(stderr,
-                   "ddprun: the disk of %s is full: events.jsonl goes on in the room that was kept "
-                   "free for it; the job goes on, its logs may be incomplete\n",
-                   folder_->path().c_str());
-    }
-    feed_.Append(std::exchange(lines_, {}));
-  }
-  void Do(PersistGeneration& e) {
-    absl::StatusOr<uint64_t> revision =
-        store_->CompareAndSet("generation", generation_revision_, absl::StrCat(e.generation));
-    // Another coordinator of this job has taken over: nothing more may be started from here.
-    if (!revision.ok()) std::abort();
-    generation_revision_ = *revision;
-  }
-  void Do(ChooseResume& e) {
-    io_.Post([this, generation = e.generation] { Post(checkpoints_->ChooseResume(generation)); });
-  }
-  void Do(CommitCheckpoint& e) {
-    io_.Post([this, commit = e] {
-      absl::StatusOr<std::string> path = checkpoints_->Commit(commit);
-      Post(CheckpointStored{commit.generation, commit.step, path.ok(), path.ok() ? *path : "",
-                            path.ok() ? "" : std::string(path.status().message())});
-    });
-  }
-  void Do(DropStaging& e) {
-    io_.Post([this, e] { checkpoints_->DropStaging(e.generation, e.step); });
-  }
-  void Do(WriteHangReport& e) {
-    const std::string path = JoinPath(state_.spec.run_dir(), e.name);
-    absl::Status status = RunFolder::WriteReport(path + ".json", e.report);
-    if (status.ok()) {
-      status = ReplaceFile(PosixFileSystem(), path + ".txt", HangReportText(e.report));
-    }
-    if (!status.ok()) {
-      std::fprintf(stderr, "ddprun: %s\n", std::string(status.message()).c_str());
-    }
-  }
-  void Do(RunHook& e) {
-    Hook hook = MakeHook("on_failure", state_.spec.supervision().on_failure());
-    hook.report_path =
-        JoinPath(state_.spec.run_dir(), absl::StrCat("reports/g", e.failure.generation, ".json"));
-    hook.report = MakeFailureReport(state_, e);
-    Hooks().Run(std::move(hook));
-  }
-  void Do(FinishJob& e) {
-    Flush();
-    folder_->ReleaseReserve();
-    if (!shared_file_.path.empty()) unlink(shared_file_.path.c_str());
-    absl::Status status = folder_->WriteResult(MakeResult(state_, e.outcome));
-    if (!status.ok()) {
-      std::fprintf(stderr, "ddprun: %s\n", std::string(status.message()).c_str());
-    }
-    outcome_ = e.outcome;
-    const std::string& command = state_.spec.supervision().on_finish();
-    if (command.empty() && hooks_ == nullptr) return TellEnd();
-    // The end waits for all hooks; the last one, which may have no command, is the sign.
-    Hook hook = MakeHook("on_finish", command);
-    hook.report_path = JoinPath(state_.spec.run_dir(), "result.json");
-    Hooks().RunLast(std::move(hook));
-  }
-  void OnHookEnded(const HookEnded& e) {
-    if (!e.ok) {
-      std::fprintf(stderr, "ddprun: the --%s command failed: %s; the job is not affected\n",
-                   e.hook == "on_finish" ? "on-finish" : "on-failure", e.reason.c_str());
-    }
-    if (e.hook == "on_finish") TellEnd();
-  }
-  void TellEnd() {
+  void TellEnd(const Outcome& outcome) {
     feed_.End();
     {
       std::lock_guard lock(end_mutex_);
+      outcome_ = outcome;
       ended_ = true;
     }
     end_changed_.notify_all();
   }
-  HookRunner& Hooks() {
-    if (hooks_ == nullptr) {
-      hooks_ = std::make_unique<HookRunner>([this](HookEnded e) { Post(std::move(e)); });
-    }
-    return *hooks_;
-  }
-  Hook MakeHook(const std::string& name, const std::string& command) {
-    const std::string& run_dir = state_.spec.run_dir();
-    Hook hook{.name = name, .command = command, .generation = state_.generation.number};
-    hook.log_path = JoinPath(run_dir, "logs/hooks.log");
-    hook.environment = {{"DDPRUN_JOB_ID", state_.spec.job_id()}, {"DDPRUN_RUN_DIR", run_dir}};
-    return hook;
-  }
-
-  void IoLoop() {
-    while (true) {
-      std::optional<std::function<void()>> task = io_.Take(std::nullopt);
-      if (!task) return;
-      (*task)();
-    }
-  }
 
   struct Posted {
     Event event;
-    net::Budget::Ticket ticket;  // its sender may send more once it is dropped
+    Ticket ticket;
   };
 
   ServerOptions options_;
   LocalCalls local_calls_;
-  AgentStreams streams_;
   EventFeed feed_;
   Mailbox<Posted> mailbox_;
-  Mailbox<std::function<void()>> io_;
-  AgentServiceImpl agent_service_;
+  AgentService agents_;
   CoordinatorServiceImpl coordinator_service_;
   std::unique_ptr<grpc::Server> server_;
   std::unique_ptr<grpc::experimental::ExternalConnectionAcceptor> acceptor_;
   std::unique_ptr<net::FrontDoor> door_;  // none without a listener
   int port_ = 0;
-  net::SharedFile shared_file_;
 
   std::mutex submit_mutex_;
   bool submitted_ = false;
 
   // Owned by the loop thread once it runs.
   State state_;
-  std::unique_ptr<RunFolder> folder_;
-  std::unique_ptr<Store> store_;
-  uint64_t generation_revision_ = 0;
-  bool event_error_told_ = false;
-  // What one turn has brought up (Flush): lines of events.jsonl; messages by node and incarnation.
-  std::vector<std::string> lines_;
+  std::unique_ptr<JobRecords> records_;
+  // What one turn has brought up (Flush): messages by node and incarnation.
   std::map<std::pair<std::string, std::string>, std::vector<v1::CoordinatorMessage>> outgoing_;
-  std::unique_ptr<CheckpointStore> checkpoints_;  // used by the I/O thread
-
-  std::unique_ptr<HookRunner> hooks_;  // none before the first hook
 
   std::mutex end_mutex_;
   std::condition_variable end_changed_;
@@ -424,7 +274,6 @@ class CoordinatorServer::Impl {
   Outcome outcome_;
 
   std::thread loop_thread_;
-  std::thread io_thread_;
 };
 
 CoordinatorServer::CoordinatorServer(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
