@@ -113,7 +113,8 @@ class Run:
         name, process = self.member(fault.node)
         if not name:
             return None
-        before = set(self.lab[name].processes())
+        host = self.job.host_process  # apart: it may be on the same node, and lives on
+        before = {pid for pid, (own, _, _) in self.lab[name].processes().items() if host.node.name != name or own != host.pid}
         self.killed.add(process)
         process.signal(signal.SIGKILL)
         self.at(2.0, lambda: self.expect_gone(name, before))
