@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
-"""The built-in trainer over two nodes, started in both ways. Rows L28 L34 S10 with real communication."""
+"""The built-in trainer over two nodes, started in both ways. Rows L3 L28 L34 S10 with real communication."""
 
+import json
 import os
 import pathlib
 import signal
@@ -65,6 +66,34 @@ class TrainingTest(ClusterCase):
                 self.assertIsNotNone(process.wait(10))
             self.assert_nothing_left(lab)
         self.assertEqual(len(set(digests)), 1, digests)
+
+    def test_l3_growth_and_leaving_repeat_no_step_and_cost_nothing(self):
+        lab = self.lab("abc")
+        settings = [*SETTINGS, "--set", "train.steps=100000", "--set", "checkpoint.every_steps=1000000", "--set", "log.every_steps=1"]
+        job = NodesJob(lab, JOB, "2:3", way="together", nproc=1, options=settings, env=ENVIRONMENT, run_dir=lab.shared / "run")
+        job.start("ab")
+        job.wait_event("training_progressed", generation=1)
+        job.join("c")
+        self.check_resize(job, generation=2, world_size=3)
+        job.members["c"].signal(signal.SIGTERM)
+        self.check_resize(job, generation=3, world_size=2)
+        self.assertEqual(job.members["c"].wait(20), 143)
+        self.stop(job)
+        steps = [json.loads(line)["step"] for line in (lab.shared / "run" / "metrics.jsonl").read_text().splitlines()]
+        self.assertEqual(steps, list(range(1, steps[-1] + 1)))
+        result = json.loads((lab.shared / "run" / "result.json").read_text())
+        self.assertEqual((result["restarts"], result["time_lost_s"], result["final_step"]), (0, 0, steps[-1]))
+
+    def check_resize(self, job, generation, world_size):
+        """The next generation goes on from a checkpoint of the last step, free of charge, and says that results will differ."""
+        started = job.wait_event("generation_started", generation=generation, world_size=world_size)
+        self.assertTrue(job.wait_event("restart_scheduled", generation=generation - 1)["free"])
+        first = job.wait_event("training_progressed", generation=generation)
+        self.assertEqual(first["step"], started["resume_step"] + 1)
+        self.assertNotIn("time_lost_s", first)
+        committed = [event["step"] for event in job.events if event["event"] == "checkpoint_committed"]
+        self.assertEqual(started["resume_step"], committed[-1])
+        self.assertIn("not be bit-identical", job.log(generation, 0))
 
 
 if __name__ == "__main__":
