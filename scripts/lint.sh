@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Every check that is no test: format, layers, rows of docs/compatibility.md, shell scripts, manifests for Kubernetes, paths, clang-tidy. All run; the exit code is 1 when one fails.
+# Every check that is no test: format, layers, rows of docs/compatibility.md, events and options that the pages name, shell scripts, manifests for Kubernetes, paths, clang-tidy. All run; the exit code is 1 when one fails.
 #   scripts/lint.sh [--no-tidy]
 set -euo pipefail
 # shellcheck source=scripts/lib.sh
@@ -36,6 +36,7 @@ paths() { ! git grep -nIE '(^|[^A-Za-z0-9_.$}*-])/(work|home|Users)/' -- .; }
 check format format
 check layers python3 scripts/check_layers.py
 check rows python3 scripts/check_rows.py
+check pages python3 scripts/check_pages.py
 check shell shell
 check manifests manifests
 check paths paths
