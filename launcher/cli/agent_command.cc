@@ -133,7 +133,9 @@ int RunMember(const Options& options, const Surroundings& here, const ClusterPla
     console.Say(JobOverMark());
     return end.exit_code;
   }
-  console.Say(absl::StrCat("ddprun: node ", cluster.node, " leaves: ", end.reason));
+  console.Say(absl::StrCat(
+      "ddprun: node ", cluster.node, " leaves: ", end.reason,
+      end.job_over && end.exit_code != 0 ? absl::StrCat(", with exit code ", end.exit_code) : ""));
   return end.left && left_by != 0 ? 128 + left_by : end.exit_code;
 }
 

@@ -38,6 +38,13 @@ absl::Status CheckNodes(const Options& o) {
         absl::StrCat("--coordinator ", o.coordinator,
                      ": how many nodes will come? give --nnodes N, or MIN:MAX, on each of them"));
   }
+  // L48: a place that no node can have would be refused at joining, also by a host to itself.
+  const uint32_t nodes = o.nodes_max.value_or(1);
+  if (nodes > 1 && o.node_rank && static_cast<uint32_t>(*o.node_rank) >= nodes) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--node-rank ", *o.node_rank, ": is none of 0 to ", nodes - 1, " (--nnodes ",
+                     NodesText(o), "); a spare node has no rank: leave it away"));
+  }
   if (t.standalone && o.nodes_max.value_or(1) > 1) {
     return absl::InvalidArgumentError(
         absl::StrCat("--standalone: means one node, and --nnodes says ", *o.nodes_max,
@@ -160,6 +167,32 @@ absl::Status CheckSupervision(const Options& o) {
   return absl::OkStatus();
 }
 
+// What says nothing with so many nodes (D3, L48).
+absl::Status CheckMembership(const Options& o) {
+  if (o.resume) return absl::OkStatus();  // the other half may be the earlier part's
+  if (!SeveralNodes(o) && !o.slurm) {
+    const char* option = o.wait_for_replacement       ? "--on-node-loss"
+                         : o.keep_size                ? "--keep-size"
+                         : !o.tls_certificate.empty() ? "--tls-cert"
+                         : !o.tls_key.empty()         ? "--tls-key"
+                         : !o.tls_ca.empty()          ? "--tls-ca"
+                                                      : nullptr;
+    if (option == nullptr) return absl::OkStatus();
+    return Clash(
+        absl::StrCat(option, ": has no effect with one node; give --nnodes, or leave ", "it away"));
+  }
+  if (o.nodes_max && o.nodes_min.value_or(1) < *o.nodes_max) return absl::OkStatus();
+  if (o.keep_size) {
+    return Clash("--keep-size: has no effect where no node may be missing; give --nnodes MIN:MAX");
+  }
+  if (o.wait_for_replacement && !*o.wait_for_replacement) {
+    return Clash(
+        "--on-node-loss shrink: contradicts a number of nodes of which none may be missing; give "
+        "--nnodes MIN:MAX, or leave it away: the others wait for another node");
+  }
+  return absl::OkStatus();
+}
+
 absl::Status CheckSignals(const Options& o) {
   if (!o.forwarded_signals) return absl::OkStatus();
   const std::vector<int32_t> stops = o.stop_signals.value_or(kStopSignals);
@@ -203,7 +236,8 @@ absl::Status CheckCombination(const Options& o) {
     return absl::InvalidArgumentError(
         "--gpus: has no effect with --device cpu; leave one of them away");
   }
-  for (auto check : {CheckPython, CheckPlaces, CheckConsole, CheckSupervision, CheckSignals}) {
+  for (auto check :
+       {CheckPython, CheckPlaces, CheckConsole, CheckSupervision, CheckMembership, CheckSignals}) {
     absl::Status status = check(o);
     if (!status.ok()) return status;
   }

@@ -100,7 +100,8 @@ OptionRowList ClusterRows() {
        "one. Default shrink",
        [](OptionText v, Options* o) { return SetNodeLoss(v, o); }},
       {"--keep-size", "", kJobCommands, kGroupNodes,
-       "A node that comes later stays a spare; without it, the job grows up to MAX nodes",
+       "A node that comes later stays a spare; without it, the job grows up to MAX nodes. Needs "
+       "--nnodes MIN:MAX",
        [](OptionText, Options* o) {
          o->keep_size = true;
          return absl::OkStatus();

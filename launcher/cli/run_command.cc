@@ -22,6 +22,7 @@
 #include "launcher/cli/slurm_cluster.h"
 #include "launcher/console/console.h"
 #include "launcher/coordinator/server.h"
+#include "launcher/net/address.h"
 
 namespace ddprun::cli {
 namespace {
@@ -31,6 +32,13 @@ constexpr double kFlushSecondsMax = 1;
 
 void PrintError(const absl::Status& status) {
   std::fprintf(stderr, "ddprun: %s\n", std::string(status.message()).c_str());
+}
+
+// One that all nodes give: a loopback address says that all are on this machine.
+std::string AddressOption(const Options& options) {
+  const std::string address =
+      options.advertise_address.value_or(options.torchrun.local_address.value_or(""));
+  return net::NamesLoopback(address) ? absl::StrCat(" --advertise-addr ", address) : "";
 }
 
 std::string ResumeCommand(const Options& options, const RunPlan& plan, const Surroundings& here,
@@ -43,7 +51,7 @@ std::string ResumeCommand(const Options& options, const RunPlan& plan, const Sur
   if (options.slurm) return absl::StrCat("srun -N", options.slurm->nodes.size(), " ", command);
   if (cluster.role != Role::kHost || !cluster.runs_agent) return command;
   return absl::StrCat(command, " --nnodes ", NodesText(options), " --coordinator ",
-                      cluster.endpoint, " (on each node)");
+                      cluster.endpoint, AddressOption(options), " (on each node)");
 }
 
 // Who this node is, beside what the plan of the job says.

@@ -95,7 +95,10 @@ absl::Status ApplySlurm(const std::map<std::string, std::string>& environment, O
   if (!options->nodes_max) {
     options->nodes_min = options->nodes_max = static_cast<uint32_t>(step.nodes.size());
   }
-  if (!options->node_rank) options->node_rank = static_cast<int32_t>(step.node_id);
+  // A node beyond --nnodes is a spare, which has no rank.
+  if (!options->node_rank && step.node_id < *options->nodes_max) {
+    options->node_rank = static_cast<int32_t>(step.node_id);
+  }
   if (options->node.empty()) options->node = step.nodes[step.node_id];
   if (!PlaceGiven(*options)) options->slurm = step;
   return absl::OkStatus();

@@ -60,7 +60,7 @@ std::string SizeText(const Turn& turn) {
   const size_t now = turn.state.generation.placements.size();
   const size_t then = NodesAfterwards(turn);
   if (now == then) return absl::StrCat("another node takes its place, ", now, " nodes as before");
-  return absl::StrCat("resize from ", now, " to ", then, " nodes");
+  return absl::StrCat("resize from ", now, " to ", then, then == 1 ? " node" : " nodes");
 }
 
 std::string NamesOf(std::vector<std::string> names) {

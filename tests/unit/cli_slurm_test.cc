@@ -99,6 +99,10 @@ TEST(SlurmStep, WhatIsGivenByHandWins) {
   EXPECT_EQ(options->node_rank, 2);
   EXPECT_EQ(options->nodes_min, 2u);
   EXPECT_EQ(options->processes->number, 2u);
+  const auto spare = Parse({"--nnodes", "1:2"}, With(StepOfThree(), {{"SLURM_NODEID", "2"}}));
+  ASSERT_TRUE(spare.ok()) << spare.status();
+  EXPECT_FALSE(spare->node_rank);  // a rank beyond --nnodes would be refused
+  EXPECT_EQ(Parse({"--nnodes", "1:2"}, StepOfThree())->node_rank, 1);
   const auto alone = Parse({"--nnodes", "1"}, StepOfThree());
   ASSERT_TRUE(alone.ok()) << alone.status();
   EXPECT_FALSE(alone->slurm);
