@@ -1,7 +1,8 @@
 """Checks the tables of reported troubles in docs/compatibility.md against the tests that they name.
 
 Every row that was reported has its line, once. Each test it names stands in the file it names, and one of the files carries
-the number of the row; a row without a test says why. Exit code 1 when a line is wrong.
+the number of the row; a row without a test says why. A test over several nodes with a
+row's number in its name stands in its line. Exit code 1 when a line is wrong.
 """
 
 import pathlib
@@ -61,6 +62,16 @@ def check_row(row, cell):
         yield "none of its tests' files carries its number"
 
 
+def uncited(text):
+    """Yields tests over several nodes that carry a row's number in their name, and are missing in its line."""
+    lines = {match[1]: match[3] for match in map(ROW.match, text.splitlines()) if match}
+    for path in sorted((ROOT / "tests/cluster").glob("*_test.py")):
+        for name in re.findall(r"^\s*def (test_\w+)", path.read_text(), re.M):
+            for row in re.findall(r"_([lsrda]\d+)(?=_)", name):
+                if name not in lines.get(row.upper(), ""):
+                    yield f"{row.upper()}: does not name {name} of tests/cluster/{path.name}"
+
+
 def main():
     """Prints what is wrong, and how to mend it."""
     text = PAGE.read_text()
@@ -81,6 +92,7 @@ def main():
         seen.add(row)
         wrong += [f"{row}: {what}" for what in check_row(row, cell)]
     wrong += [f"{row}: has no line" for row in expected() if row not in seen]
+    wrong += uncited(text[text.index(SECTION):])
     for what in wrong:
         print(f"docs/compatibility.md: {what}")
     if wrong:

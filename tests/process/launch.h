@@ -76,7 +76,7 @@ class Launch {
   std::string run_dir_;
   pid_t coordinator_ = 0;
   pid_t agent_ = 0;
-  std::string address_;  // kApart: the coordinator's
+  std::string address_;                        // kApart: the coordinator's
   std::map<std::string, std::string> secret_;  // where several nodes are asked for
   std::vector<pid_t> added_agents_;
   std::map<pid_t, int> ended_;  // wait status

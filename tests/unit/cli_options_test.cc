@@ -2,6 +2,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <span>
+
 #include "launcher/cli/option_table.h"
 #include "launcher/cli/options.h"
 
@@ -136,6 +138,15 @@ struct BadCase {
   std::vector<std::string> says;
 };
 
+void ExpectErrors(std::span<const BadCase> cases) {
+  for (const BadCase& bad : cases) {
+    const std::string error = ErrorOf(bad.words);
+    for (const std::string& part : bad.says) {
+      EXPECT_THAT(error, HasSubstr(part)) << ::testing::PrintToString(bad.words);
+    }
+  }
+}
+
 TEST(OptionsTest, EveryBadCommandLineHasItsError) {
   const BadCase cases[] = {
       {{"--nproc", "0", "a.cfg"}, {"--nproc 0:", "from 1 to 4096", "gpu"}},
@@ -168,15 +179,6 @@ TEST(OptionsTest, EveryBadCommandLineHasItsError) {
       {{"--nnodes", "2", "--standalone", "a.cfg"}, {"--standalone", "one node"}},
       {{"--node", "a b", "a.cfg"}, {"--node a b", "letters"}},
       {{"--on-node-loss", "die", "a.cfg"}, {"--on-node-loss die", "shrink", "wait"}},
-      {{"--nnodes", "1:2", "--coordinator", "h:1", "--node-rank", "2", "a.cfg"},
-       {"--node-rank 2", "0 to 1", "--nnodes 1:2", "spare"}},
-      {{"--on-node-loss", "wait", "a.cfg"}, {"--on-node-loss", "one node", "--nnodes"}},
-      {{"--keep-size", "--", "prog"}, {"--keep-size", "one node"}},
-      {{"--tls-ca", "ca.pem", "a.cfg"}, {"--tls-ca", "one node"}},
-      {{"--nnodes", "2", "--coordinator", "h:1", "--keep-size", "a.cfg"},
-       {"--keep-size", "--nnodes MIN:MAX"}},
-      {{"--hosts", "a,b", "--on-node-loss", "shrink", "a.cfg"},
-       {"--on-node-loss shrink", "--nnodes MIN:MAX"}},
       {{"--iface", "eth0", "--advertise-addr", "10.0.0.1", "a.cfg"}, {"--iface eth0", "leave one"}},
       {{"--advertise-addr", "10.0.0.1", "--local-addr", "10.0.0.2", "a.cfg"}, {"give one"}},
       {{"doctor", "x"}, {"x: doctor runs no program", "--peers"}},
@@ -201,12 +203,23 @@ TEST(OptionsTest, EveryBadCommandLineHasItsError) {
       {{"agent", "--coordinator", "h:1", "a.cfg"}, {"a.cfg", "coordinator says"}},
       {{"agent", "--coordinator", "h:1", "--resume"}, {"--resume: unknown option"}},
   };
-  for (const BadCase& bad : cases) {
-    const std::string error = ErrorOf(bad.words);
-    for (const std::string& part : bad.says) {
-      EXPECT_THAT(error, HasSubstr(part)) << ::testing::PrintToString(bad.words);
-    }
-  }
+  ExpectErrors(cases);
+}
+
+// D3, L48: an option that would have no effect, or contradicts another, is an error.
+TEST(OptionsTest, WhatSaysNothingWithSoManyNodesIsAnError) {
+  const BadCase cases[] = {
+      {{"--nnodes", "1:2", "--coordinator", "h:1", "--node-rank", "2", "a.cfg"},
+       {"--node-rank 2", "0 to 1", "--nnodes 1:2", "spare"}},
+      {{"--on-node-loss", "wait", "a.cfg"}, {"--on-node-loss", "one node", "--nnodes"}},
+      {{"--keep-size", "--", "prog"}, {"--keep-size", "one node"}},
+      {{"--tls-ca", "ca.pem", "a.cfg"}, {"--tls-ca", "one node"}},
+      {{"--nnodes", "2", "--coordinator", "h:1", "--keep-size", "a.cfg"},
+       {"--keep-size", "--nnodes MIN:MAX"}},
+      {{"--hosts", "a,b", "--on-node-loss", "shrink", "a.cfg"},
+       {"--on-node-loss shrink", "--nnodes MIN:MAX"}},
+  };
+  ExpectErrors(cases);
 }
 
 }  // namespace

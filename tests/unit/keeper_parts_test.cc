@@ -19,10 +19,10 @@ std::string Lines(const std::vector<std::string>& lines) {
 }
 
 TEST(KeeperSpec, HoldsWhatItSays) {
-  const std::string bytes =
-      Lines({"JOB=j", "GENERATION=3", "NODE=n", "GRACE_MS=1500", "LEASE_UNTIL_NS=3000", "FOREGROUND=1",
-             "LATER=ignored", "WORKER=4", "ARG=prog", "ARG=a b\n", "ARG=", "ENV=A=1=2", "CWD=/tmp",
-             "LOG=/l", "CONSOLE=1", "WORKER=5", "ARG=other", "LOG=/m"});
+  const std::string bytes = Lines(
+      {"JOB=j", "GENERATION=3", "NODE=n", "GRACE_MS=1500", "LEASE_UNTIL_NS=3000", "FOREGROUND=1",
+       "LATER=ignored", "WORKER=4", "ARG=prog", "ARG=a b\n", "ARG=", "ENV=A=1=2", "CWD=/tmp",
+       "LOG=/l", "CONSOLE=1", "WORKER=5", "ARG=other", "LOG=/m"});
   std::string problem;
   const std::optional<Spec> spec = ParseSpec(bytes, &problem);
   ASSERT_TRUE(spec) << problem;
