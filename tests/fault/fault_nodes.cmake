@@ -6,4 +6,8 @@ if(TARGET ddp-worker AND TARGET ddprun)
     set_tests_properties(faults_on_four_nodes_${trainer} PROPERTIES LABELS fault TIMEOUT 240
                          ENVIRONMENT "DDPRUN_BIN=${CMAKE_BINARY_DIR}/bin")
   endforeach()
+  add_test(NAME kill_host_ends_with_undisturbed_weights
+           COMMAND python3 ${CMAKE_SOURCE_DIR}/scripts/soak_kill_host.py --runs 1 --members go)
+  set_tests_properties(kill_host_ends_with_undisturbed_weights PROPERTIES LABELS fault TIMEOUT 180
+                       ENVIRONMENT "DDPRUN_BIN=${CMAKE_BINARY_DIR}/bin")
 endif()
