@@ -16,7 +16,10 @@ constexpr int64_t kAwaitCauseNs = kSecondNs / 2;
 constexpr int64_t kTimeMaxNs = int64_t{1} << 62;  // a worker's end; sums must not overflow
 constexpr int64_t kLastCallNs = 3 * kSecondNs;    // for MIN:MAX nodes, as long as a lease
 
-constexpr size_t kPlacesTold = 4096;  // ranks; a longer list would not fit in a variable
+// Beyond these, nodes are not told all nodes' places: what all of them are told grows with the
+// square of their number, and the list of all ranks has to fit in one variable.
+constexpr size_t kPlacesTold = 64;
+constexpr size_t kRanksTold = 4096;
 
 bool AllExited(const Generation& generation) {
   return generation.exited == generation.workers.size();
@@ -46,7 +49,7 @@ void AddPlaces(const State& state, v1::StartWorkers& start, size_t group_rank) {
     start.set_master_port(wished != 0 ? wished : state.nodes.at(g.placements[0].node).master_port);
     start.set_next_address(address_of((group_rank + 1) % count));
   }
-  if (g.workers.size() > kPlacesTold) return;
+  if (count > kPlacesTold || g.workers.size() > kRanksTold) return;
   for (size_t i = 0; i < count; ++i) {
     v1::NodePlace* place = start.add_nodes();
     place->set_node(g.placements[i].node);
@@ -61,7 +64,6 @@ v1::StartWorkers StartOrder(const State& state, const Placement& placement, size
   v1::StartWorkers start;
   start.set_job_id(state.spec.job_id());
   start.set_generation(g.number);
-  *start.mutable_spec() = state.spec;
   start.set_world_size(static_cast<uint32_t>(g.workers.size()));
   start.set_first_rank(placement.first_rank);
   start.set_local_world_size(placement.count);

@@ -43,8 +43,13 @@ void Refuse(Turn& turn, Node& node, const Request& request, const std::string& r
 }  // namespace
 
 void Turn::Record(const char* name, nlohmann::ordered_json fields) {
-  nlohmann::ordered_json event = {{"event", name}, {"generation", state.generation.number}};
-  event.update(fields);
+  using Json = nlohmann::ordered_json;
+  Json event = Json::object();
+  auto& items = event.get_ref<Json::object_t&>();
+  items.reserve(fields.size() + 2);
+  items.emplace("event", Json(name));
+  items.emplace("generation", Json(state.generation.number));
+  for (auto& [key, value] : fields.get_ref<Json::object_t&>()) items.emplace(key, std::move(value));
   out.push_back(RecordEvent{std::move(event)});
 }
 

@@ -128,9 +128,8 @@ absl::Status RunFolder::WriteJob(const Json& job) {
 }
 
 std::string RunFolder::EventLine(const Json& event, double t) {
-  Json full = {{"t", t}};
-  full.update(event);
-  return full.dump(-1, ' ', false, Json::error_handler_t::replace);
+  const std::string fields = event.dump(-1, ' ', false, Json::error_handler_t::replace);
+  return absl::StrCat("{\"t\":", Json(t).dump(), event.empty() ? "" : ",", fields.substr(1));
 }
 
 absl::Status RunFolder::AppendEvents(const std::vector<std::string>& lines) {

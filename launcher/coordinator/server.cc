@@ -209,6 +209,7 @@ class CoordinatorServer::Impl {
       e.message.mutable_heartbeat_answer()->set_sent_ns(RealNs());
     }
     if (e.message.has_welcome()) e.message.mutable_welcome()->set_boot_id(BootId());
+    if (e.message.has_start_workers()) AddSpec(*e.message.mutable_start_workers());
     outgoing_[{e.node, e.incarnation}].push_back(std::move(e.message));
   }
   void Do(CloseNode& e) {
@@ -222,6 +223,14 @@ class CoordinatorServer::Impl {
   template <typename Record>
   void Do(Record& e) {
     records_->Do(e);
+  }
+
+  // An environment has a hundred entries, and a job thousands of nodes: it is serialised once, and
+  // goes out as the field that it is, instead of being copied entry by entry for each node.
+  void AddSpec(v1::StartWorkers& start) {
+    if (spec_bytes_.empty()) spec_bytes_ = state_.spec.SerializeAsString();
+    start.GetReflection()->MutableUnknownFields(&start)->AddLengthDelimited(
+        v1::StartWorkers::kSpecFieldNumber, spec_bytes_);
   }
 
   // Writes and shows what has happened, then sends what is to be said: nobody is told what is not
@@ -265,6 +274,7 @@ class CoordinatorServer::Impl {
   // Owned by the loop thread once it runs.
   State state_;
   std::unique_ptr<JobRecords> records_;
+  std::string spec_bytes_;  // of state_.spec, once it is sent
   // What one turn has brought up (Flush): messages by node and incarnation.
   std::map<std::pair<std::string, std::string>, std::vector<v1::CoordinatorMessage>> outgoing_;
 

@@ -98,6 +98,9 @@ void World::Do(coordinator::SendToNode& effect) {
   if (effect.message.has_heartbeat_answer()) {
     effect.message.mutable_heartbeat_answer()->set_sent_ns(now_ns_);
   }
+  if (effect.message.has_start_workers()) {
+    *effect.message.mutable_start_workers()->mutable_spec() = coordinator_.spec;
+  }
   SendDownstream(node.server_streams[agent], std::move(effect.message));
 }
 

@@ -372,5 +372,19 @@ TEST(Places, AreToldToEachNode) {
   EXPECT_EQ(job.LastSent("b", C::kStartWorkers)->start_workers().master_port(), 4712u);
 }
 
+// What all nodes are told of all nodes would grow with the square of their number.
+TEST(Places, OfMoreThan64NodesAreNotTold) {
+  for (const uint32_t nodes : {64u, 65u}) {
+    CoreHarness job(nodes);
+    job.Submit();
+    for (uint32_t i = 0; i < nodes; ++i) job.Join("n" + std::to_string(i));
+    job.Choose();
+    const v1::StartWorkers& start = job.LastSent("n7", C::kStartWorkers)->start_workers();
+    EXPECT_EQ(start.nodes_size(), nodes == 64 ? 64 : 0);
+    EXPECT_NE(start.master_address(), "");
+    EXPECT_NE(start.next_address(), "");
+  }
+}
+
 }  // namespace
 }  // namespace ddprun::coordinator

@@ -134,7 +134,7 @@ TEST(WorkerEnvironmentTest, PaddlesEndpointsHaveTheAddressesOfTheirNodes) {
   EXPECT_EQ(environment.at("PADDLE_CURRENT_ENDPOINT"), "[fd00::2]:4004");
   EXPECT_EQ(environment.at("PADDLE_TRAINER_ENDPOINTS"),
             "10.0.0.1:4001,10.0.0.1:4002,[fd00::2]:4003,[fd00::2]:4004,[fd00::2]:4005");
-  order.clear_nodes();  // as above 4,096 ranks
+  order.clear_nodes();  // as with more than 64 nodes
   EXPECT_FALSE(WorkerEnvironment(order, facts, 1).contains("PADDLE_TRAINER_ENDPOINTS"));
   EXPECT_EQ(WorkerEnvironment(order, facts, 1).at("PADDLE_CURRENT_ENDPOINT"), "[fd00::2]:4004");
 }
