@@ -377,7 +377,7 @@ TEST(Places, OfMoreThan64NodesAreNotTold) {
   for (const uint32_t nodes : {64u, 65u}) {
     CoreHarness job(nodes);
     job.Submit();
-    for (uint32_t i = 0; i < nodes; ++i) job.Join("n" + std::to_string(i));
+    for (uint32_t i = 0; i < nodes; ++i) job.Join(absl::StrCat("n", i));
     job.Choose();
     const v1::StartWorkers& start = job.LastSent("n7", C::kStartWorkers)->start_workers();
     EXPECT_EQ(start.nodes_size(), nodes == 64 ? 64 : 0);
