@@ -83,6 +83,8 @@ class CoordinatorServer::Impl {
     builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIME_MS, net::kServerKeepaliveMilliseconds);
     builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, net::kKeepaliveTimeoutMilliseconds);
     builder.AddChannelArgument(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);
+    builder.AddChannelArgument(GRPC_ARG_TCP_READ_CHUNK_SIZE, net::kReadBytesMax);
+    builder.AddChannelArgument(GRPC_ARG_TCP_MAX_READ_CHUNK_SIZE, net::kReadBytesMax);
     if (listener) {
       acceptor_ = builder.experimental().AddExternalConnectionAcceptor(
           grpc::ServerBuilder::experimental_type::ExternalConnectionType::FROM_FD,

@@ -1,6 +1,8 @@
 #include "launcher/net/front_door.h"
 
 #include <fcntl.h>
+#include <linux/tcp.h>
+#include <netinet/in.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <sys/resource.h>
@@ -27,6 +29,16 @@ constexpr int kEventsAtOnce = 64;
 constexpr int kAcceptsAtOnce = 64;
 constexpr size_t kDrainBytesMax = 64 * 1024;
 constexpr rlim_t kFilesPerConnection = 4;  // two here and gRPC's; half of all files is for others
+
+// How often the bytes of strangers are counted, as long as there are any.
+constexpr std::chrono::milliseconds kCountEvery{5};
+
+size_t BytesReceived(int fd) {
+  tcp_info info = {};
+  socklen_t bytes = sizeof info;
+  if (getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &bytes) != 0) return 0;
+  return static_cast<size_t>(info.tcpi_bytes_received);
+}
 
 bool Watch(int epoll, int operation, int fd, uint32_t events, uint64_t id) {
   epoll_event event = {};
@@ -129,6 +141,7 @@ void FrontDoor::Run() {
         }
       }
       if (Clock::now() >= next_deadline_) CutLate(&out);
+      if (!strangers_.empty() && Clock::now() >= next_count_) CutTalkative(&out);
     }
     for (int fd : out.fds) options_.hand_over(fd);
     for (const auto& call : out.calls) call();
@@ -139,8 +152,9 @@ void FrontDoor::Run() {
 int FrontDoor::Timeout() {
   std::lock_guard lock(mutex_);
   if (next_deadline_ == Clock::time_point::max()) return -1;
-  const auto left =
-      std::chrono::ceil<std::chrono::milliseconds>(next_deadline_ - Clock::now()).count();
+  const auto left = std::chrono::ceil<std::chrono::milliseconds>(
+                        std::min(next_deadline_, next_count_) - Clock::now())
+                        .count();
   return static_cast<int>(std::max<int64_t>(left, 0));
 }
 
@@ -196,6 +210,8 @@ void FrontDoor::Welcome(int fd, Outcome* out) {
                            " connections have not said who they are: the oldest is cut"),
               out);
   }
+  // Before it is known, only little of what it sends is held.
+  setsockopt(fd, SOL_SOCKET, SO_RCVBUF, &kReceiveBufferBytes, sizeof kReceiveBufferBytes);
   const uint64_t id = next_id_++;
   connection.since = Clock::now();
   connection.deadline = connection.since + limits.first_bytes;
@@ -304,6 +320,21 @@ void FrontDoor::CutLate(Outcome* out) {
                                       : "it is connected and says nothing that can be understood",
          "", out);
   }
+}
+
+// gRPC keeps a header until its end has come, and answers every ping: so strangers say little.
+void FrontDoor::CutTalkative(Outcome* out) {
+  std::vector<uint64_t> talkative;
+  for (uint64_t id : strangers_) {
+    if (BytesReceived(connections_[id].fd) > kStrangerBytesMax) talkative.push_back(id);
+  }
+  for (uint64_t id : talkative) {
+    Turn(id, v1::Refusal::LIMIT,
+         absl::StrCat("it has sent more than ", kStrangerBytesMax,
+                      " bytes without proving the job's secret"),
+         "", out);
+  }
+  next_count_ = Clock::now() + kCountEvery;
 }
 
 // Sends a stranger away. One that gRPC has is ended from here, and removed when gRPC has closed it.

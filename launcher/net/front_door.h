@@ -90,6 +90,7 @@ class FrontDoor {
   void Ended(uint64_t id, Outcome* out);
   void CutOldest(const std::set<uint64_t>& strangers, const std::string& reason, Outcome* out);
   void CutLate(Outcome* out);
+  void CutTalkative(Outcome* out);
   void Turn(uint64_t id, v1::Refusal::Kind kind, const std::string& reason,
             const std::string& answer, Outcome* out);
   void Remove(uint64_t id);
@@ -108,6 +109,7 @@ class FrontDoor {
   std::map<std::string, Host> hosts_;
   std::set<uint64_t> strangers_;
   Clock::time_point next_deadline_ = Clock::time_point::max();
+  Clock::time_point next_count_ = Clock::time_point::min();  // of the bytes of strangers
   std::thread thread_;
 };
 

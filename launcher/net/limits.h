@@ -51,6 +51,13 @@ constexpr size_t kConnectionsPerPeerMax = 4096;
 // Of those that have not proven the secret; the oldest of the same address, or of all, makes room.
 constexpr size_t kStrangersMax = 512;
 constexpr size_t kStrangersPerPeerMax = 256;
+// What one may send until then: a Hello, and what HTTP/2 and TLS put around it. Without a bound a
+// header without an end is kept, and looked through again and again, by gRPC.
+constexpr size_t kStrangerBytesMax = kHelloBytesMax + 128 * 1024;
+// What the kernel takes in for a connection before it is read, and what gRPC reads of it at once: a
+// thousand small frames that are read together cost a hundred times their size.
+constexpr int kReceiveBufferBytes = 256 * 1024;
+constexpr int kReadBytesMax = 32 * 1024;
 
 // ---- silence
 

@@ -2,6 +2,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/socket.h>
+#include <sys/time.h>
 #include <unistd.h>
 
 #include <fstream>
@@ -99,6 +100,67 @@ TEST(Flood, TenThousandStrangersDoNotDisturbAJob) {
     refusals += event["event"] == "join_refused" ? 1 : 0;
   }
   EXPECT_LT(refusals, 200U);  // one a second and kind
+}
+
+// A frame of HTTP/2.
+std::string Frame(char type, char stream, const std::string& body) {
+  std::string frame = {static_cast<char>(body.size() >> 16),
+                       static_cast<char>(body.size() >> 8),
+                       static_cast<char>(body.size()),
+                       type,
+                       0,
+                       0,
+                       0,
+                       0,
+                       stream};
+  return frame + body;
+}
+
+// Sends until the other side closes, or so many bytes are sent; returns how many were.
+size_t SendUntilCut(int fd, const std::string& begin, const std::string& again, size_t bytes) {
+  const timeval patience = {20, 0};
+  setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &patience, sizeof patience);
+  size_t sent = 0;
+  for (const std::string* next = &begin; sent < bytes; next = &again) {
+    const ssize_t n = send(fd, next->data(), next->size(), MSG_NOSIGNAL);
+    if (n <= 0) return sent;
+    sent += static_cast<size_t>(n);
+  }
+  return sent;
+}
+
+// gRPC keeps a header until its end has come, what it answers to pings until it is read, and a
+// report of a kilobyte of each ping too many: without a bound these are gigabytes.
+constexpr long kTalkKilobytesMax = 384 * 1024;
+
+TEST(Flood, AStrangerThatSaysTooMuchIsCut) {
+  Launch launch(
+      Mode::kApart, 1,
+      {"--", "/bin/sh", "-c", "while [ ! -e $DDPRUN_RUN_DIR/go-on ]; do sleep 0.1; done"});
+  ASSERT_GT(launch.WorkerPid(1, 0), 0);
+  const int port = PortOf(ReadText(launch.folder() + "/output"));
+  ASSERT_GT(port, 0);
+  const long before = ResidentKilobytes(launch.pid());
+  const std::string preface = std::string(net::kHttp2Preface) + Frame(4, 0, "");
+  const std::string endless =
+      preface + Frame(1, 1, std::string("\x00\x01", 2) + "a\x7f\xff\xff\xff\x07");
+  const std::string more = Frame(9, 1, std::string(16000, 'a'));
+  std::string pings;
+  for (int i = 0; i < 8000; ++i) pings += Frame(6, 0, "12345678");
+  constexpr size_t kMuch = size_t{64} << 20;
+  for (int i = 0; i < 3; ++i) {
+    int fd = ConnectRaw(port);
+    EXPECT_LT(SendUntilCut(fd, endless, more, kMuch), kMuch);
+    close(fd);
+    fd = ConnectRaw(port);
+    EXPECT_LT(SendUntilCut(fd, preface, pings, kMuch), kMuch);
+    close(fd);
+  }
+  EXPECT_LT(ResidentKilobytes(launch.pid()) - before, kTalkKilobytesMax);
+  std::ofstream(launch.run_dir() + "/go-on") << "\n";
+  const Finished finished = launch.Wait();
+  EXPECT_EQ(finished.exit_code, 0) << finished.output;
+  EXPECT_THAT(finished.output, ::testing::HasSubstr("bytes without proving the job's secret"));
 }
 
 }  // namespace
