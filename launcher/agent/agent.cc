@@ -190,9 +190,10 @@ class Agent::Impl {
     if (read(wake_fd_, &count, sizeof count) < 0) return;  // nothing was posted
   }
 
-  // Once, so that nobody waits for a coordinator whose address is wrong without knowing.
+  // Once, so that nobody waits for a coordinator whose address is wrong without knowing. What ends
+  // the agent for good is told by whoever started it.
   void SayThatNobodyAnswers(const std::string& reason) {
-    if (told_that_nobody_answers_ || state_.link_number != 0) return;
+    if (state_.ended || told_that_nobody_answers_ || state_.link_number != 0) return;
     told_that_nobody_answers_ = true;
     options_.console->Say(absl::StrCat("ddprun: ", reason, "; trying again for ",
                                        DurationText(options_.join_timeout_seconds)));

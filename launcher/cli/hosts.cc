@@ -8,7 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
-#include "common/files.h"
+#include "launcher/net/input_file.h"
 #include "launcher/net/text.h"
 
 namespace ddprun::cli {
@@ -158,14 +158,9 @@ absl::StatusOr<std::vector<HostEntry>> ReadHosts(const std::string& text) {
   absl::string_view file = text;
   if (absl::ConsumePrefix(&file, "@")) {
     const std::string path(file);
-    const absl::StatusOr<std::string> content = PosixFileSystem().ReadFile(path);
-    if (!content.ok()) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("--hosts ", text, ": ", content.status().message()));
-    }
-    if (content->size() > kHostFileBytesMax) {
-      return absl::InvalidArgumentError(absl::StrCat("--hosts ", text, ": the file is too large"));
-    }
+    const absl::StatusOr<std::string> content = net::ReadInputFile(
+        path, absl::StrCat("--hosts ", text), "list of hosts", kHostFileBytesMax);
+    if (!content.ok()) return content.status();
     auto hosts = ParseHostFile(*content, path);
     if (hosts.ok()) return hosts;
     return absl::InvalidArgumentError(absl::StrCat("--hosts: ", hosts.status().message()));

@@ -10,12 +10,12 @@
 #include <cstdlib>
 #include <cstring>
 #include <mutex>
+#include <utility>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "common/files.h"
+#include "launcher/net/input_file.h"
 #include "launcher/net/limits.h"
-#include "launcher/net/secret.h"
 #include "launcher/net/text.h"
 
 namespace ddprun::net {
@@ -55,15 +55,7 @@ absl::StatusOr<Certificate> FirstCertificate(const std::string& pem, absl::strin
 }
 
 absl::StatusOr<std::string> ReadPem(const std::string& path, absl::string_view option) {
-  absl::StatusOr<uint64_t> bytes = PosixFileSystem().FileBytes(path);
-  if (bytes.ok() && *bytes > kPemBytesMax) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(option, " ", path, ": ", *bytes, " bytes are more than any certificate has"));
-  }
-  absl::StatusOr<std::string> text = PosixFileSystem().ReadFile(path);
-  if (text.ok()) return text;
-  return absl::InvalidArgumentError(
-      absl::StrCat(option, " ", path, ": cannot read it: ", text.status().message()));
+  return ReadInputFile(path, absl::StrCat(option, " ", path), "certificate", kPemBytesMax);
 }
 
 absl::Status ReadPair(const std::string& certificate_path, const std::string& key_path,
@@ -106,6 +98,28 @@ TlsLog& Log() {
   return *log;
 }
 
+// What the coordinator's TLS library says of a node, in words that tell what to do there.
+std::string Explained(absl::string_view problem) {
+  constexpr std::pair<absl::string_view, absl::string_view> kMeanings[] = {
+      {"did not return a certificate",
+       "it gave no certificate, and this coordinator asks for one: give --tls-cert and --tls-key "
+       "there"},
+      {"certificate verify failed",
+       "its certificate is not of the authority --tls-ca here, or not in its time"},
+      {"alert unknown ca",
+       "it does not trust the authority of this coordinator's certificate: is --tls-ca there "
+       "right?"},
+      {"alert certificate expired", "it says that this coordinator's certificate has expired"},
+      {"alert bad certificate",
+       "it does not accept this coordinator's certificate: is it for the name in --coordinator?"},
+  };
+  const std::string shown = Shown(problem);
+  for (const auto& [words, meaning] : kMeanings) {
+    if (absl::StrContains(problem, words)) return absl::StrCat(meaning, " (", shown, ")");
+  }
+  return shown;
+}
+
 void KeepTlsProblem(gpr_log_func_args* args) {
   // "Handshake failed with fatal error SSL_ERROR_SSL: error:0A000086:SSL routines::certificate …"
   if (args->message == nullptr || !absl::StrContains(args->message, "Handshake failed")) return;
@@ -113,7 +127,7 @@ void KeepTlsProblem(gpr_log_func_args* args) {
   const size_t last = text.rfind(':');
   if (last != absl::string_view::npos) text.remove_prefix(last + 1);
   std::lock_guard lock(Log().mutex);
-  Log().problem = Shown(text.substr(0, text.find_last_not_of(" .\n") + 1));
+  Log().problem = Explained(text.substr(0, text.find_last_not_of(" .\n") + 1));
   Log().at_ns = std::chrono::steady_clock::now().time_since_epoch() / std::chrono::nanoseconds(1);
 }
 
@@ -186,6 +200,7 @@ void QuietGrpcLog() {
   std::call_once(once, [] {
     if (std::getenv("GRPC_VERBOSITY") != nullptr || std::getenv("GRPC_TRACE") != nullptr) return;
     gpr_set_log_function(KeepTlsProblem);
+    gpr_set_log_verbosity(GPR_LOG_SEVERITY_INFO);  // failed handshakes are no errors to gRPC
   });
 }
 

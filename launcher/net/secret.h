@@ -27,9 +27,4 @@ absl::StatusOr<std::string> ReadSecretFile(const std::string& path, absl::string
 // set; both at once is an error.
 absl::StatusOr<std::string> ReadSecret(const char* secret, const char* file);
 
-// What a file of ours that holds a secret must look like; also for TLS keys. `what`: "secret",
-// "key".
-absl::StatusOr<std::string> ReadPrivateFile(const std::string& path, absl::string_view source,
-                                            absl::string_view what, size_t bytes_max);
-
 }  // namespace ddprun::net

@@ -5,7 +5,7 @@ if(TARGET ddprun)
   target_link_libraries(ddprun_rows_program PUBLIC ddprun_launch_harness PRIVATE ddprun_warnings)
   foreach(subject stops ports reports nodes)
     ddprun_test(NAME rows_${subject}_test LABEL process SOURCES process/rows_${subject}_test.cc
-      LIBS ddprun_rows_program TIMEOUT 180)
+      LIBS ddprun_rows_program ddprun_net TIMEOUT 180)
     add_dependencies(rows_${subject}_test ddprun ddprun-keeper)
   endforeach()
   add_dependencies(rows_reports_test keeper_fake_worker)

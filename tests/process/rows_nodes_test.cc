@@ -2,13 +2,18 @@
 // machine, over TCP on loopback.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <poll.h>
 #include <signal.h>
+#include <sys/socket.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <chrono>
 #include <filesystem>
 #include <fstream>
+#include <thread>
 
+#include "launcher/net/listener.h"
 #include "tests/process/launch.h"
 #include "tests/process/rows_program.h"
 
@@ -21,6 +26,7 @@ namespace {
 using Json = nlohmann::json;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
+using ::testing::Not;
 namespace fs = std::filesystem;
 using Clock = std::chrono::steady_clock;
 
@@ -243,6 +249,41 @@ TEST(RowsRendezvous, AnAgentWaitsForItsCoordinator) {
   EXPECT_EQ(coordinator.Wait(20), 0) << coordinator.Output();
   EXPECT_LT(Clock::now() - listening, std::chrono::seconds(3)) << "it was found late";
   EXPECT_EQ(agent.Wait(10), 0) << agent.Output();
+}
+
+// Why an agent is not let in, or cannot be, is one line, and nothing is said of trying again.
+TEST(RowsRendezvous, AnAgentThatEndsSaysSoOnce) {
+  ScratchFolder folder;
+  auto listener = net::Listener::Open("127.0.0.1:0");
+  ASSERT_TRUE(listener.ok());
+  int stop[2];
+  ASSERT_EQ(pipe(stop), 0);
+  std::thread other([&] {  // another server, which greets whoever has said something
+    pollfd polls[] = {{listener->fds()[0], POLLIN, 0}, {stop[0], POLLIN, 0}};
+    while (poll(polls, 2, -1) > 0 && polls[1].revents == 0) {
+      const int fd = accept(listener->fds()[0], nullptr, nullptr);
+      char bytes[256];
+      if (recv(fd, bytes, sizeof bytes, 0) > 0) send(fd, "SSH-2.0-x\r\n", 11, MSG_NOSIGNAL);
+      close(fd);
+    }
+  });
+  Program lost(Agent("127.0.0.1:" + std::to_string(listener->port()), {}), folder.path());
+  EXPECT_EQ(lost.Wait(20), 2);
+  close(stop[1]);
+  other.join();
+  close(stop[0]);
+  Program coordinator(Coordinator("127.0.0.1:0", {"--run-dir", "r"}), folder.path());
+  const std::string address = coordinator.LineBehind("listening on ");
+  Program stranger(Agent(address, {}), folder.path(), Program::Where::kBackground,
+                   {{"DDPRUN_SECRET", "of somebody else"}});
+  EXPECT_EQ(stranger.Wait(20), 2);
+  for (const std::string& said : {lost.Output(), stranger.Output()}) {
+    const size_t at = said.find("refused: ");
+    ASSERT_NE(at, std::string::npos) << said;
+    EXPECT_EQ(said.find('\n', at), said.size() - 1) << said;
+    EXPECT_THAT(said, Not(HasSubstr("trying"))) << said;
+  }
+  EXPECT_THAT(lost.Output(), HasSubstr("is no ddprun coordinator"));
 }
 
 }  // namespace

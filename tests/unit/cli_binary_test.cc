@@ -45,6 +45,8 @@ TEST(BinaryTest, BadInputIsExitCode2AndMakesNothing) {
       {"--run-dir", "train.cfg", "--", "true"},
       {"--run-dir", "/proc/ddprun-test", "--", "true"},
       {"agent", "--coordinator", "no-such-host.invalid:1"},
+      {"agent", "--coordinator", "127.0.0.1:1", "--tls-ca", "/dev/zero"},
+      {"--hosts", "@/dev/zero", "--", "true"},
   };
   const std::vector<std::string> before = folder.All();
   for (const auto& words : cases) {

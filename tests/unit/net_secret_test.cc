@@ -10,6 +10,7 @@
 #include <functional>
 #include <vector>
 
+#include "launcher/net/input_file.h"
 #include "launcher/net/proof.h"
 #include "launcher/net/secret.h"
 #include "launcher/net/text.h"
@@ -137,6 +138,25 @@ TEST(Text, WhatComesFromOutsideMovesNoCursor) {
   EXPECT_EQ(Shown("\xc2\x9b\xff\xe2\x80"), "\\xc2\\x9b\\xff\\xe2\\x80");
   EXPECT_EQ(Shown("\xe2\x80\xae"), "\\xe2\\x80\\xae");  // right-to-left override
   EXPECT_EQ(Shown(std::string(1000, 'x')).size(), kShownBytesMax + strlen("…"));
+}
+
+// Whatever is named: a device without an end is not read, a FIFO is not waited for.
+TEST_F(SecretFile, InputFilesAreRegularAndBounded) {
+  const std::string fifo = folder_ + "/fifo";
+  ASSERT_EQ(mkfifo(fifo.c_str(), 0600), 0);
+  for (const std::string& path : {std::string("/dev/zero"), fifo, folder_}) {
+    EXPECT_EQ(Error(ReadInputFile(path, "--hosts @" + path, "list of hosts", 100)),
+              "--hosts @" + path + " is no regular file");
+    EXPECT_EQ(Error(ReadPrivateFile(path, "--tls-key", "key", 100)),
+              "--tls-key " + path + " is no regular file");
+  }
+  EXPECT_EQ(*ReadInputFile(File(std::string(100, 'a'), 0644), "--tls-ca FILE", "certificate", 100),
+            std::string(100, 'a'));
+  EXPECT_EQ(
+      Error(ReadInputFile(File(std::string(101, 'a'), 0644), "--tls-ca FILE", "certificate", 100)),
+      "--tls-ca FILE has more than 100 bytes, which is no certificate: is it the right file?");
+  EXPECT_THAT(Error(ReadInputFile(folder_ + "/none", "--hosts @none", "list of hosts", 100)),
+              HasSubstr("cannot read the list of hosts: No such file"));
 }
 
 }  // namespace
