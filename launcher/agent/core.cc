@@ -83,6 +83,7 @@ void HandleWelcome(Turn& turn, const v1::Welcome& welcome, uint64_t ack) {
   } else {
     s.link.Receive(0, ack);
   }
+  LeaveAfterWelcome(turn);
   s.attached = true;
   s.give_up_ns = s.retry_ns = 0;
   s.last_heard_ns = turn.now_ns;
@@ -160,14 +161,6 @@ void HandleStop(Turn& turn, const v1::StopWorkers& order) {
   message.mutable_generation_stopped()->set_generation(order.generation());
   message.mutable_generation_stopped()->set_reason("nothing of it runs here");
   turn.Fact(std::move(message));
-}
-
-void HandleJobEnded(Turn& turn, const v1::JobEnded& ended) {
-  turn.state.job_over = true;
-  turn.state.job_exit_code = ended.exit_code();
-  turn.state.pending.reset();
-  if (turn.state.running) return StopRunning(turn, v1::StopWorkers::KILL, "the job is over");
-  turn.Finish({ended.exit_code(), "the job is over"});
 }
 
 // Without one: until when it is awaited.

@@ -9,12 +9,19 @@ namespace {
 // After the grace of the workers themselves: two rounds of messages, and a commit to a slow disk.
 constexpr int64_t kReleaseMarginNs = 10 * kSecondNs;
 constexpr double kGraceSecondsDefault = 30;
+// The coordinator may have let this node in already, and count on it: its Welcome is on the way.
+constexpr int64_t kWelcomeNs = 2 * kSecondNs;
 
 double GraceSeconds(const State& state) {
   if (state.running && state.running->order.spec().grace_seconds() > 0) {
     return state.running->order.spec().grace_seconds();
   }
   return kGraceSecondsDefault;
+}
+
+int64_t ReleaseDeadlineNs(const Turn& turn) {
+  return turn.now_ns + static_cast<int64_t>(GraceSeconds(turn.state) * kSecondNs) +
+         kReleaseMarginNs;
 }
 
 }  // namespace
@@ -58,12 +65,25 @@ void HandleLeaveAsked(Turn& turn, const LeaveAsked& asked) {
   const bool again = s.leave != Leave::kStays;
   if (!again) s.leave_reason = asked.reason;
   // Where nobody can be asked for a checkpoint, waiting for one would help nobody.
-  const bool alone = !s.attached && (s.lease_seconds == 0 || !s.running);
+  const bool alone = !s.attached && s.running && s.lease_seconds == 0;
   if (asked.now || again || alone) return LeaveAtOnce(turn);
   s.leave = Leave::kPlanned;
-  s.leave_deadline_ns =
-      turn.now_ns + static_cast<int64_t>(GraceSeconds(s) * kSecondNs) + kReleaseMarginNs;
+  const bool waits = !s.attached && !s.running;
+  s.leave_deadline_ns = waits ? turn.now_ns + kWelcomeNs : ReleaseDeadlineNs(turn);
   SayLeaving(turn);
+}
+
+void LeaveAfterWelcome(Turn& turn) {
+  if (turn.state.leave != Leave::kPlanned) return;
+  if (!turn.state.running) turn.state.leave_deadline_ns = ReleaseDeadlineNs(turn);
+}
+
+void HandleJobEnded(Turn& turn, const v1::JobEnded& ended) {
+  turn.state.job_over = true;
+  turn.state.job_exit_code = ended.exit_code();
+  turn.state.pending.reset();
+  if (turn.state.running) return StopRunning(turn, v1::StopWorkers::KILL, "the job is over");
+  turn.Finish({ended.exit_code(), "the job is over"});
 }
 
 void HandleReleased(Turn& turn, const v1::Released& released) {

@@ -34,8 +34,11 @@ void StopRunning(Turn& turn, v1::StopWorkers::Mode mode, const std::string& reas
 
 // core_leaving.cc
 void HandleLeaveAsked(Turn& turn, const LeaveAsked& asked);
+void HandleJobEnded(Turn& turn, const v1::JobEnded& ended);
 void HandleReleased(Turn& turn, const v1::Released& released);
 void SayLeaving(Turn& turn);
+// A Welcome came: whoever was asked to leave before it now leaves as planned.
+void LeaveAfterWelcome(Turn& turn);
 void LeaveAtOnce(Turn& turn);
 // Nothing runs here any more: the agent's end.
 void EndLeaving(Turn& turn);

@@ -1,6 +1,7 @@
 #include "launcher/agent/keeper_process.h"
 
 #include <fcntl.h>
+#include <poll.h>
 #include <signal.h>
 #include <spawn.h>
 #include <sys/mman.h>
@@ -24,6 +25,8 @@ constexpr int kSpecFd = 3;  // numbers that the child sees
 constexpr int kControlFd = 4;
 constexpr int kSafeFd =
     16;  // descriptors are moved above these first, so that dup2 cannot hit its own source
+constexpr int kEndMilliseconds = 15000;  // it gives up processes that cannot be killed after 10 s
+constexpr int kDeathMilliseconds = 5000;
 
 // A memfd that holds the spec, positioned at its start.
 absl::StatusOr<int> SpecFd(const std::string& spec) {
@@ -109,8 +112,20 @@ KeeperProcess::KeeperProcess(pid_t pid, int pid_fd, int control_fd)
 KeeperProcess::~KeeperProcess() {
   // The end of the control socket makes a living keeper kill its workers and end.
   close(control_fd_);
-  if (!reaped_) waitpid(pid_, nullptr, 0);
+  if (!Reap() && !killed_) {
+    Wake();
+    if (!AwaitEnd(kEndMilliseconds)) {
+      Kill();
+      AwaitEnd(kDeathMilliseconds);
+    }
+  }
   close(pid_fd_);
+}
+
+bool KeeperProcess::AwaitEnd(int milliseconds) {
+  pollfd end = {pid_fd_, POLLIN, 0};
+  while (poll(&end, 1, milliseconds) < 0 && errno == EINTR) continue;
+  return Reap();
 }
 
 absl::Status KeeperProcess::SendWithFile(const std::string& packet, const std::string& text) {
@@ -174,12 +189,18 @@ bool KeeperProcess::Receive(std::string* packet, bool* end) {
 
 bool KeeperProcess::Reap() {
   if (reaped_) return true;
-  if (waitpid(pid_, nullptr, WNOHANG) == pid_) reaped_ = true;
+  const pid_t reaped = waitpid(pid_, nullptr, WNOHANG);
+  reaped_ = reaped == pid_ || (reaped < 0 && errno == ECHILD);
   return reaped_;
 }
 
+void KeeperProcess::Wake() {
+  syscall(SYS_pidfd_send_signal, pid_fd_, SIGCONT, nullptr, 0);
+}
+
 void KeeperProcess::Kill() {
-  kill(pid_, SIGKILL);
+  killed_ = true;
+  syscall(SYS_pidfd_send_signal, pid_fd_, SIGKILL, nullptr, 0);
 }
 
 }  // namespace ddprun::agent

@@ -17,6 +17,7 @@ class KeeperProcess {
   // Starts `keeper_path` with the spec (proto/keeper_protocol.md). Returns as soon as it runs.
   static absl::StatusOr<std::unique_ptr<KeeperProcess>> Spawn(const std::string& keeper_path,
                                                               const std::string& spec);
+  // Ends it: at most 20 s, should it stand still.
   ~KeeperProcess();
   KeeperProcess(const KeeperProcess&) = delete;
   KeeperProcess& operator=(const KeeperProcess&) = delete;
@@ -36,14 +37,18 @@ class KeeperProcess {
   bool Receive(std::string* packet, bool* end);
   // True when the process has ended and was reaped.
   bool Reap();
+  // Lets it go on where a signal has stopped it.
+  void Wake();
   void Kill();
 
  private:
   KeeperProcess(pid_t pid, int pid_fd, int control_fd);
+  bool AwaitEnd(int milliseconds);
   pid_t pid_;
   int pid_fd_;
   int control_fd_;
   bool reaped_ = false;
+  bool killed_ = false;
   std::vector<std::string> outgoing_;
 };
 

@@ -153,6 +153,7 @@ absl::Status NodeGeneration::StartKeeper() {
   if (!keeper.ok()) return keeper.status();
   keeper_ = std::move(*keeper);
   keeper_gone_.reset();
+  stop_bound_ = StopBound{};
   keeper_closed_ = false;
   keeper_clock_ = options_.clock->id();
   if (order_.spec().restart().max_restarts() > 0) reserve_.Provide(1, order_, Facts());
@@ -181,6 +182,10 @@ void NodeGeneration::Stop(const v1::StopWorkers& order) {
     return ContinuePreparation(options_.clock->NowNs());
   }
   keeper_->Send(StopPacketOf(order));
+  keeper_->Wake();  // one that was stopped could not take it
+  const double grace =
+      order.grace_seconds() > 0 ? order.grace_seconds() : order_.spec().grace_seconds();
+  stop_bound_.Ordered(order.mode(), grace, options_.clock->NowNs());
 }
 
 void NodeGeneration::Tell(const v1::CoordinatorMessage& message) {
@@ -258,6 +263,7 @@ void NodeGeneration::AddPolls(std::vector<pollfd>* polls) const {
 void NodeGeneration::Pump(int64_t now_ns) {
   if (preparation_) ContinuePreparation(now_ns);
   if (keeper_) PumpKeeper();
+  if (keeper_) MindStopBound(now_ns);
   reserve_.Pump();
   PumpExamination();
 }
@@ -281,6 +287,24 @@ void NodeGeneration::PumpKeeper() {
     if (packet) HandlePacket(*packet);
   }
   if (dead) HandleKeeperEnd();
+}
+
+// Its death ends the workers; how it goes on then: HandleKeeperEnd.
+void NodeGeneration::MindStopBound(int64_t now_ns) {
+  switch (stop_bound_.Pass(now_ns)) {
+    case StopBound::Due::kNothing:
+      return;
+    case StopBound::Due::kWake:
+      return keeper_->Wake();
+    case StopBound::Due::kKill:
+      options_.console->Say(
+          absl::StrCat("ddprun: ddprun-keeper (process ", keeper_->pid(),
+                       ") does not obey an order to stop; it is killed, and the workers with it"));
+      return keeper_->Kill();
+    case StopBound::Due::kGiveUp:
+      unkillable_.push_back(keeper_->pid());
+      return HandleKeeperEnd();
+  }
 }
 
 void NodeGeneration::HandlePacket(const Packet& packet) {

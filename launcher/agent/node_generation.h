@@ -29,6 +29,7 @@
 #include "launcher/agent/preparation.h"
 #include "launcher/agent/reserve.h"
 #include "launcher/agent/reserved_port.h"
+#include "launcher/agent/stop_bound.h"
 #include "launcher/console/console.h"
 #include "launcher/placement/plan.h"
 
@@ -70,7 +71,10 @@ class NodeGeneration {
 
   // ---- the loop
   void AddPolls(std::vector<pollfd>* polls) const;
-  int64_t NextDeadlineNs() const { return preparation_ ? preparation_->NextDeadlineNs() : 0; }
+  int64_t NextDeadlineNs() const {
+    if (preparation_) return preparation_->NextDeadlineNs();
+    return keeper_ ? stop_bound_.deadline_ns() : 0;
+  }
   void Pump(int64_t now_ns);
   // What happened, in order.
   std::deque<Event> TakeEvents();
@@ -88,6 +92,7 @@ class NodeGeneration {
   absl::StatusOr<std::unique_ptr<KeeperProcess>> MakeKeeper(const std::string& spec);
   void TellStartFailure(const absl::Status& status);
   void PumpKeeper();
+  void MindStopBound(int64_t now_ns);
   void PumpExamination();
   void HandlePacket(const Packet& packet);
   void HandleFact(v1::AgentMessage fact);
@@ -109,6 +114,7 @@ class NodeGeneration {
   clockid_t keeper_clock_ = CLOCK_BOOTTIME;  // the agent's when the keeper was started
   bool keeper_closed_ = false;
   std::optional<KeeperGone> keeper_gone_;
+  StopBound stop_bound_;
   std::vector<int32_t> unkillable_;
   Examination examination_;
   WorkerNotes notes_;

@@ -43,8 +43,10 @@ CoordinatorStream::CoordinatorStream(Options options,
 
 CoordinatorStream::~CoordinatorStream() {
   outgoing_.Close();
-  constexpr std::chrono::seconds kPatience{1};
-  if (ended_.get_future().wait_for(kPatience) != std::future_status::ready) context_.TryCancel();
+  // What was said last (that this node leaves) is to be read before the end of the stream; then the
+  // coordinator ends it.
+  const std::chrono::seconds patience{trusted_ ? 5 : 1};
+  if (ended_.get_future().wait_for(patience) != std::future_status::ready) context_.TryCancel();
   reader_.join();
 }
 

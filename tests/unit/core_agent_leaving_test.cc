@@ -86,9 +86,44 @@ TEST_F(CoreAgentLeaves, NotWhereTheJobEndsMeanwhile) {
   EXPECT_FALSE(Only<End>().left);
 }
 
-TEST_F(CoreAgentLeaves, AtOnceWhereNothingRunsAndNobodyAnswers) {
+// The coordinator may have let it in, and count on it: its Welcome is awaited for a moment.
+TEST_F(CoreAgentLeaves, TellsACoordinatorWhoseWelcomeIsOnTheWay) {
   Do(Connected{});
   Do(LeaveAsked{"SIGTERM", false});
+  EXPECT_EQ(Count<End>(), 0);
+  Welcome(1);
+  EXPECT_TRUE(Said().planned());
+  now_ns_ += 3 * kSecondNs;
+  Do(TimePassed{});
+  EXPECT_EQ(Count<End>(), 0);
+  Release();
+  EXPECT_TRUE(Only<End>().left);
+}
+
+TEST_F(CoreAgentLeaves, TellsACoordinatorThatIsFoundAgain) {
+  Attach();
+  Do(Disconnected{"broke"});
+  Do(Connected{});
+  Do(LeaveAsked{"SIGTERM", false});
+  EXPECT_EQ(Count<End>(), 0);
+  Welcome(1);
+  EXPECT_TRUE(Said().planned());
+}
+
+TEST_F(CoreAgentLeaves, SoonWhereNothingRunsAndNobodyAnswers) {
+  Do(Connected{});
+  Do(LeaveAsked{"SIGTERM", false});
+  const int64_t asked_ns = now_ns_;
+  now_ns_ = NextDeadlineNs(state_);
+  EXPECT_LE(now_ns_ - asked_ns, 2 * kSecondNs);
+  Do(TimePassed{});
+  EXPECT_TRUE(Only<End>().left);
+}
+
+TEST_F(CoreAgentLeaves, AtOnceWhereNothingRunsAndTheConnectionFails) {
+  Do(Connected{});
+  Do(LeaveAsked{"SIGTERM", false});
+  Do(Disconnected{"refused"});
   EXPECT_TRUE(Only<End>().left);
 }
 
