@@ -322,17 +322,27 @@ void FrontDoor::CutLate(Outcome* out) {
   }
 }
 
-// gRPC keeps a header until its end has come, and answers every ping: so strangers say little.
+// gRPC keeps a header until its end has come, and answers every ping: so strangers say little, each
+// and together.
 void FrontDoor::CutTalkative(Outcome* out) {
-  std::vector<uint64_t> talkative;
+  std::vector<std::pair<size_t, uint64_t>> talkative;
+  size_t sum = 0;
   for (uint64_t id : strangers_) {
-    if (BytesReceived(connections_[id].fd) > kStrangerBytesMax) talkative.push_back(id);
+    talkative.emplace_back(BytesReceived(connections_[id].fd), id);
+    sum += talkative.back().first;
   }
-  for (uint64_t id : talkative) {
+  std::sort(talkative.rbegin(), talkative.rend());
+  for (const auto& [bytes, id] : talkative) {
+    const bool alone = bytes > kStrangerBytesMax;
+    if (!alone && sum <= kStrangersBytesMax) break;
     Turn(id, v1::Refusal::LIMIT,
-         absl::StrCat("it has sent more than ", kStrangerBytesMax,
-                      " bytes without proving the job's secret"),
+         alone ? absl::StrCat("it has sent more than ", kStrangerBytesMax,
+                              " bytes without proving the job's secret")
+               : absl::StrCat("connections that have not proven the job's secret have sent more "
+                              "than ",
+                              kStrangersBytesMax, " bytes together: the one with the most is cut"),
          "", out);
+    sum -= bytes;
   }
   next_count_ = Clock::now() + kCountEvery;
 }

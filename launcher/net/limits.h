@@ -54,6 +54,9 @@ constexpr size_t kStrangersPerPeerMax = 256;
 // What one may send until then: a Hello, and what HTTP/2 and TLS put around it. Without a bound a
 // header without an end is kept, and looked through again and again, by gRPC.
 constexpr size_t kStrangerBytesMax = kHelloBytesMax + 128 * 1024;
+// Of all of them together; a new node's Hello has some hundred bytes, and one of a node that comes
+// again some for each of its workers.
+constexpr size_t kStrangersBytesMax = 8 * 1024 * 1024;
 // What the kernel takes in for a connection before it is read, and what gRPC reads of it at once: a
 // thousand small frames that are read together cost a hundred times their size.
 constexpr int kReceiveBufferBytes = 256 * 1024;

@@ -9,7 +9,9 @@
 #include <random>
 #include <sstream>
 
+#include "absl/strings/match.h"
 #include "launcher/net/first_bytes.h"
+#include "launcher/net/limits.h"
 #include "tests/process/door_harness.h"
 #include "tests/process/launch.h"
 
@@ -156,6 +158,16 @@ TEST(Flood, AStrangerThatSaysTooMuchIsCut) {
     EXPECT_LT(SendUntilCut(fd, preface, pings, kMuch), kMuch);
     close(fd);
   }
+  // Each alone says little enough.
+  std::vector<int> several;
+  for (size_t i = 0; i < 40; ++i) {
+    several.push_back(ConnectRaw(port));
+    SendUntilCut(several.back(), endless, more, net::kStrangersBytesMax / 30);
+  }
+  EXPECT_TRUE(WaitUntil(
+      [&] { return absl::StrContains(ReadText(launch.folder() + "/output"), "bytes together"); },
+      20));
+  for (int fd : several) close(fd);
   EXPECT_LT(ResidentKilobytes(launch.pid()) - before, kTalkKilobytesMax);
   std::ofstream(launch.run_dir() + "/go-on") << "\n";
   const Finished finished = launch.Wait();
