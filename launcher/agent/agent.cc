@@ -17,11 +17,13 @@
 #include <thread>
 #include <utility>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "common/boot_id.h"
 #include "launcher/agent/lease_clock.h"
 #include "launcher/agent/node_generation.h"
 #include "launcher/agent/stream.h"
+#include "launcher/net/spare_text.h"
 #include "launcher/net/text.h"
 
 namespace ddprun::agent {
@@ -215,11 +217,20 @@ class Agent::Impl {
 
   // L39: on a node that has joined, too, people see what the job waits for.
   void SayWhatIsAwaited(const v1::HeartbeatAnswer& answer) {
-    if (answer.waiting().empty() || !options_.over_network) return;
+    if (!options_.over_network || SayWhetherSpare(answer.waiting())) return;
+    if (answer.waiting().empty()) return;
     const int64_t now_ns = clock_.NowNs();
     if (told_waiting_ns_ != 0 && now_ns - told_waiting_ns_ < kTellWaitingNs) return;
     told_waiting_ns_ = now_ns;
     options_.console->Say(absl::StrCat("ddprun: waiting: ", net::Shown(answer.waiting())));
+  }
+
+  // Once: otherwise nothing would be seen on a node that runs nothing.
+  bool SayWhetherSpare(const std::string& waiting) {
+    const bool spare = absl::StartsWith(waiting, net::kSpareText);
+    if (spare && !told_spare_) options_.console->Say("ddprun: " + net::Shown(waiting));
+    told_spare_ = spare;
+    return spare;
   }
 
   void Handle(const Event& event) {
@@ -273,6 +284,7 @@ class Agent::Impl {
   int64_t reconnect_ns_ = 0;
   bool told_that_nobody_answers_ = false;
   bool told_that_lost_ = false;
+  bool told_spare_ = false;
   int64_t told_waiting_ns_ = 0;  // 0: never
   LeaseClock clock_;             // of everything that Step is told
   std::unique_ptr<NodeGeneration> generation_;

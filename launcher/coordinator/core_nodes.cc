@@ -1,8 +1,11 @@
 // Who is here: heartbeats, and loss. Who comes in: core_join.cc.
 #include <algorithm>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "launcher/coordinator/strikes.h"
 #include "launcher/coordinator/turn.h"
+#include "launcher/net/spare_text.h"
 
 namespace ddprun::coordinator {
 namespace {
@@ -10,6 +13,17 @@ namespace {
 constexpr int64_t kMarginNs = kSecondNs;  // between a node's lease and its replacement
 // Beyond any clock: what a mad agent says must not overflow sums of times.
 constexpr int64_t kOffsetMaxNs = int64_t{1} << 60;
+
+// "" where this node is no spare. A job that has none is asked no further.
+std::string SpareText(const Turn& turn, const Node& node) {
+  const State& s = turn.state;
+  const size_t run = s.generation.placements.size();
+  const bool full = run >= s.spec.nodes_max() || s.spec.membership().keep_size();
+  if (s.phase != Phase::kRunning || !full || s.nodes.size() <= run) return "";
+  if (!MayTakePart(node) || turn.IsMember(node.name) || LeftOut(s).contains(node.name)) return "";
+  return absl::StrCat(net::kSpareText, run, " of ", s.spec.nodes_max(),
+                      " nodes run; it takes part when one is lost");
+}
 
 }  // namespace
 
@@ -23,7 +37,9 @@ void HandleHeartbeat(Turn& turn, Node& node, const v1::Heartbeat& heartbeat) {
   answer.mutable_heartbeat_answer()->set_sequence(heartbeat.sequence());
   answer.mutable_heartbeat_answer()->set_heartbeat_sent_ns(heartbeat.sent_ns());
   answer.mutable_heartbeat_answer()->set_leader_token(turn.state.leader_token);
-  answer.mutable_heartbeat_answer()->set_waiting(WaitingText(turn.state));
+  std::string spare = SpareText(turn, node);
+  answer.mutable_heartbeat_answer()->set_waiting(spare.empty() ? WaitingText(turn.state)
+                                                               : std::move(spare));
   answer.set_ack(node.link.last_received());
   turn.out.push_back(SendToNode{node.name, node.incarnation, answer});
   for (auto& message : node.link.Unacknowledged()) {

@@ -169,6 +169,7 @@ TEST_F(Nodes, ASurplusNodeIsASpare) {
   ASSERT_TRUE(Generation(1, 2)) << a->Output();
   auto c = Node("c", "2", {}, script);
   EXPECT_TRUE(a->Says("node c at 127.0.0.1 has joined as a spare")) << a->Output();
+  EXPECT_TRUE(c->Says("this node is a spare: 2 of 2 nodes run")) << c->Output();
   std::ofstream(folder_ / "go") << "";
   for (auto* node : {a.get(), b.get(), c.get()}) EXPECT_EQ(node->Wait(), 0) << node->Output();
   EXPECT_EQ(Events("generation_started").size(), 1u);

@@ -123,6 +123,51 @@ TEST(StopsTest, AStopDuringTheHealthCheckIsObeyedAtOnce) {
   EXPECT_EQ(launch.Wait(5).exit_code, 143);
 }
 
+// S24, L7: a keeper that stands still holds up no stop.
+TEST(StopsTest, AStoppedKeeperDoesNotHoldUpTheEnd) {
+  for (const Mode mode : {Mode::kTogether, Mode::kApart}) {
+    Launch launch(
+        mode, 2,
+        Shell("setsid sleep 972 & echo $! > $DDPRUN_STATE_DIR/pid-$RANK; wait", {"--grace", "3"}));
+    std::vector<pid_t> pids;
+    for (int rank = 0; rank < 2; ++rank) {
+      const std::string file = launch.run_dir() + "/state/pid-" + std::to_string(rank);
+      ASSERT_TRUE(WaitUntil([&] { return Has(ReadText(file), "\n"); }, 20));
+      pids.push_back(std::stoi(ReadText(file)));
+      pids.push_back(launch.WorkerPid(1, rank));
+    }
+    const pid_t keeper = launch.KeeperPid();
+    ASSERT_GT(keeper, 0);
+    ASSERT_EQ(kill(keeper, SIGSTOP), 0);
+    launch.Signal(SIGTERM);
+    EXPECT_EQ(launch.Wait(30).exit_code, 143);
+    pids.push_back(keeper);
+    for (pid_t pid : pids) EXPECT_TRUE(WaitGone(pid, 2)) << pid;
+  }
+}
+
+// The same where it is another node's worker that ends the generation: the next one starts.
+TEST(StopsTest, AStoppedKeeperDoesNotHoldUpTheNextGeneration) {
+  Launch launch(Mode::kApart, 1,
+                Shell("[ $DDPRUN_GENERATION = 1 ] || exit 0; exec sleep 973",
+                      {"--nnodes", "2", "--grace", "3", "--lease", "20"}));
+  launch.AddAgent(1, {"--node", "second"});
+  for (int rank = 0; rank < 2; ++rank) ASSERT_GT(launch.WorkerPid(1, rank), 0);
+  const pid_t keeper = launch.KeeperPid();  // of the first agent
+  ASSERT_GT(keeper, 0);
+  int other = -1;
+  for (int rank = 0; rank < 2; ++rank) {
+    const std::string stat =
+        ReadText("/proc/" + std::to_string(launch.WorkerPid(1, rank)) + "/stat");
+    if (!Has(stat, " S " + std::to_string(keeper) + " ")) other = rank;
+  }
+  ASSERT_GE(other, 0);
+  ASSERT_EQ(kill(keeper, SIGSTOP), 0);
+  kill(launch.WorkerPid(1, other), SIGKILL);
+  EXPECT_EQ(launch.Wait(60).exit_code, 0);
+  EXPECT_EQ(launch.Result()["generations"], 2) << launch.Result();
+}
+
 // A process frozen by a freezer cgroup takes SIGKILL only when it is thawed.
 class Freezer {
  public:
