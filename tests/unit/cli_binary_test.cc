@@ -44,7 +44,6 @@ TEST(BinaryTest, BadInputIsExitCode2AndMakesNothing) {
       {"--resume"},
       {"--run-dir", "train.cfg", "--", "true"},
       {"--run-dir", "/proc/ddprun-test", "--", "true"},
-      {"agent", "--coordinator", "no-such-host.invalid:1"},
       {"agent", "--coordinator", "127.0.0.1:1", "--tls-ca", "/dev/zero"},
       {"--hosts", "@/dev/zero", "--", "true"},
   };
