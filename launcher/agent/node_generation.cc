@@ -89,6 +89,7 @@ void NodeGeneration::ContinuePreparation(int64_t now_ns) {
     v1::AgentMessage fact;
     fact.mutable_node_unhealthy()->set_generation(notes_.generation);
     fact.mutable_node_unhealthy()->set_reason(result.text);
+    fact.mutable_node_unhealthy()->set_unreachable_address(result.unreachable_address);
     events_.push_back(KeeperSaid{notes_.generation, std::move(fact)});
   }
   TellOver({notes_.generation, false, std::move(result.text), unkillable});

@@ -27,6 +27,7 @@ struct PreparationResult {
   };
   State state = State::kWorking;
   std::string text;
+  std::string unreachable_address{};  // of another node, where that is what failed
 };
 
 class PreparationStep {

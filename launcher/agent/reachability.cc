@@ -113,9 +113,13 @@ void ReachabilityCheck::Begin(int64_t now_ns) {
 }
 
 void ReachabilityCheck::Conclude(size_t target, int error) {
-  if (Reached(error)) return;
-  problems_.push_back(absl::StrCat(targets_[target].who, " at ", Endpoint(targets_[target]), ": ",
-                                   strerrordesc_np(error)));
+  if (!Reached(error)) AddProblem(target, strerrordesc_np(error));
+}
+
+void ReachabilityCheck::AddProblem(size_t target, const std::string& why) {
+  if (problems_.empty()) unreachable_ = targets_[target].address;
+  problems_.push_back(
+      absl::StrCat(targets_[target].who, " at ", Endpoint(targets_[target]), ": ", why));
 }
 
 PreparationResult ReachabilityCheck::Advance(int64_t now_ns) {
@@ -148,9 +152,7 @@ PreparationResult ReachabilityCheck::Advance(int64_t now_ns) {
   if (waiting_.empty()) return {State::kReady, ""};
   if (now_ns < deadline_ns_) return {};
   for (const Attempt& attempt : waiting_) {
-    problems_.push_back(absl::StrCat(targets_[attempt.target].who, " at ",
-                                     Endpoint(targets_[attempt.target]), ": no answer within ",
-                                     seconds_, " s"));
+    AddProblem(attempt.target, absl::StrCat("no answer within ", seconds_, " s"));
   }
   return Failure(absl::StrJoin(problems_, "; "));
 }
@@ -161,7 +163,8 @@ PreparationResult ReachabilityCheck::Failure(const std::string& reasons) const {
                        own_.interface.empty() ? "" : absl::StrCat(" on card ", own_.interface),
                        ", cannot reach ", reasons,
                        "; give the address or the card that the other nodes reach by "
-                       "--advertise-addr or --iface on the node that has the wrong one")};
+                       "--advertise-addr or --iface on the node that has the wrong one"),
+          unreachable_};
 }
 
 void ReachabilityCheck::AddPolls(std::vector<pollfd>* polls) const {

@@ -51,6 +51,7 @@ class ReachabilityCheck : public PreparationStep {
   };
   void Begin(int64_t now_ns);
   void Conclude(size_t target, int error);
+  void AddProblem(size_t target, const std::string& why);
   PreparationResult Failure(const std::string& reasons) const;
 
   std::vector<Target> targets_;
@@ -61,6 +62,7 @@ class ReachabilityCheck : public PreparationStep {
   int64_t deadline_ns_ = 0;
   std::vector<Attempt> waiting_;
   std::vector<std::string> problems_;
+  std::string unreachable_;  // the first address that was not reached
 };
 
 // Whom this node must reach. Pure.

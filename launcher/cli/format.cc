@@ -80,7 +80,9 @@ std::string MoreOfThem(const Json& event) {
 std::string JoinRefused(const Json& event) {
   const std::string node = Text(event, "node");
   const std::string peer = Text(event, "peer");
-  return absl::StrCat("refused", node.empty() ? "" : absl::StrCat(" node ", net::Shown(node)),
+  // Reasons that begin with the node's name need it no second time.
+  const bool named = node.empty() || Text(event, "reason").starts_with("node " + node + " ");
+  return absl::StrCat("refused", named ? "" : absl::StrCat(" node ", net::Shown(node)),
                       peer.empty() ? "" : absl::StrCat(" from ", net::Shown(peer)), ": ",
                       net::Shown(Text(event, "reason")), MoreOfThem(event));
 }

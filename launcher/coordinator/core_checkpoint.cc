@@ -148,7 +148,9 @@ void HandleControl(Turn& turn, const ControlAsked& asked) {
     case v1::ControlRequest::CONTINUE:
       return AskToContinue(turn);
     case v1::ControlRequest::NO_MORE_NODES:
-      if (s.phase == Phase::kWaiting && s.deadline_ns != 0) s.deadline_ns = turn.now_ns;
+      if (s.phase != Phase::kWaiting || s.deadline_ns == 0) return;
+      s.no_more_nodes = true;
+      s.deadline_ns = turn.now_ns;
       return;
     default:
       return;

@@ -52,11 +52,18 @@ std::string NamesOf(const Roll& roll) {
 // L39: how many came, who, and who is missing as far as that is known.
 std::string MissingText(const State& state) {
   const Roll roll = CallRoll(state);
-  return absl::StrCat(roll.here.size(), " of ", state.spec.nodes_min(), " nodes ",
-                      state.ever_complete ? "were here" : "came", " within ",
+  const std::string count =
+      absl::StrCat(roll.here.size(), " of ", state.spec.nodes_min(), " nodes ");
+  const std::string away =
+      state.sent_away.empty() ? "" : absl::StrCat("; sent away: ", state.sent_away);
+  if (state.no_more_nodes) {
+    return absl::StrCat(count, state.ever_complete ? "are left" : "came", NamesOf(roll),
+                        ", and no more can come", away);
+  }
+  return absl::StrCat(count, state.ever_complete ? "were here" : "came", " within ",
                       state.spec.join_timeout_seconds(), " s",
                       state.ever_complete ? " after the last generation" : "", NamesOf(roll),
-                      " (--join-timeout)");
+                      " (--join-timeout)", away);
 }
 
 // When this run of ddprun has to stop; 0: never, or it stops already.

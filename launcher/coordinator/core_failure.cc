@@ -9,6 +9,7 @@
 #include "launcher/coordinator/restart_policy.h"
 #include "launcher/coordinator/strikes.h"
 #include "launcher/coordinator/turn.h"
+#include "launcher/coordinator/unreachable.h"
 
 namespace ddprun::coordinator {
 namespace {
@@ -58,9 +59,8 @@ void TellStrike(Turn& turn, const std::string& node, StrikeResult result) {
 // A failure counts against the node that it lies on; not one of the job itself, which would follow
 // it to any node, nor one of which nobody knows where it lies.
 void StrikeNodes(Turn& turn, const FailureRecord& failure) {
-  const Generation& g = turn.state.generation;
   if (failure.cause == Cause::kNodeUnhealthy) {
-    for (const auto& [node, reason] : g.unhealthy) {
+    for (const auto& [node, reason] : JudgeHealth(turn.state).unfit) {
       TellStrike(turn, node, Strike(turn.state, node, /*whole=*/true));
     }
     return;
@@ -138,19 +138,13 @@ bool HadStarted(const Turn& turn) {
          UptimeSeconds(turn) >= turn.state.spec.restart().min_uptime_seconds();
 }
 
-void HandleUnhealthy(Turn& turn, const Node& node, const v1::NodeUnhealthy& unhealthy) {
-  Generation& g = turn.state.generation;
-  g.unhealthy[node.name] = unhealthy.reason();
-  if (turn.state.phase != Phase::kRunning) return;
-  EndGeneration(turn, true, absl::StrCat("node ", node.name, " is unhealthy: ", unhealthy.reason()),
-                v1::StopWorkers::ABORT);
-}
-
 void AfterFailure(Turn& turn) {
   State& s = turn.state;
   const bool had_started = HadStarted(turn);
   FailureRecord failure = MakeFailure(s, !had_started);
-  UpdateHistory(s, failure, UptimeSeconds(turn) >= s.spec.restart().min_uptime_seconds());
+  if (!failure.sends_away) {
+    UpdateHistory(s, failure, UptimeSeconds(turn) >= s.spec.restart().min_uptime_seconds());
+  }
   nlohmann::ordered_json fields = {
       {"reason", failure.reason}, {"rank", failure.rank}, {"cause", CauseName(failure.cause)}};
   fields.update(AccountFailure(s, failure.cause, had_started));
@@ -159,6 +153,7 @@ void AfterFailure(Turn& turn) {
   turn.Record("generation_ended", std::move(fields));
   if (s.stop.requested) return FinishStopped(turn);
   StrikeNodes(turn, failure);
+  SendUnreachableAway(turn);
   const int32_t code = ExitCodeOf(failure);
   const int32_t worker_code = IsEndOfWorker(failure) ? code : 0;
   if (CannotGoOnAfterUnkillable(turn)) {

@@ -7,6 +7,7 @@
 #include "launcher/coordinator/root_cause.h"
 #include "launcher/coordinator/strikes.h"
 #include "launcher/coordinator/turn.h"
+#include "launcher/coordinator/unreachable.h"
 
 namespace ddprun::coordinator {
 namespace {
@@ -90,6 +91,7 @@ void WaitForNodes(Turn& turn) {
     }
   }
   s.last_call_ns = 0;
+  s.no_more_nodes = false;
   MaybePlanGeneration(turn);
 }
 
@@ -248,6 +250,11 @@ void HandleWorkerExited(Turn& turn, const v1::WorkerExited& exited) {
 }
 
 void EndForLostPeers(Turn& turn) {
+  const Generation& g = turn.state.generation;
+  if (!g.unreached.empty()) {
+    return EndGeneration(turn, true, g.unreached.begin()->second.begin()->second,
+                         v1::StopWorkers::ABORT);
+  }
   EndGeneration(turn, true, "workers lost a peer, and none of them shows why",
                 v1::StopWorkers::ABORT);
 }
@@ -262,7 +269,9 @@ void HandleGenerationStopped(Turn& turn, Node& node, const v1::GenerationStopped
     turn.state.generation.unkillable[node.name].assign(stopped.unkillable_pids().begin(),
                                                        stopped.unkillable_pids().end());
   }
-  if (turn.state.phase == Phase::kRunning) {
+  // One that could not reach another waits for what the others say of that one.
+  const bool waits = Accuses(turn.state.generation, node.name) && !stopped.keeper_died();
+  if (turn.state.phase == Phase::kRunning && !waits) {
     Generation& g = turn.state.generation;
     const bool complete = std::all_of(g.workers.begin(), g.workers.end(), [&](const Worker& w) {
       return w.node != node.name || w.exited;

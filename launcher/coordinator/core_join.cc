@@ -73,13 +73,13 @@ std::optional<v1::Refusal> RankRefusal(const State& state, const v1::Hello& hell
   const int32_t wish = hello.node_rank_wanted();
   if (wish < 0) return std::nullopt;
   if (static_cast<uint32_t>(wish) >= state.spec.nodes_max()) {
-    return Refuse(v1::Refusal::NAME,
+    return Refuse(v1::Refusal::RANK,
                   absl::StrCat("node rank ", wish, " is none of 0 to ", state.spec.nodes_max() - 1,
                                " (--node-rank, --nnodes)"));
   }
   for (const auto& [name, node] : state.nodes) {
     if (name == hello.node() || node.released || node.node_rank_wanted != wish) continue;
-    return Refuse(v1::Refusal::NAME, absl::StrCat("node rank ", wish, " is wished by node ", name,
+    return Refuse(v1::Refusal::RANK, absl::StrCat("node rank ", wish, " is wished by node ", name,
                                                   " already: give each node its own --node-rank, "
                                                   "or none"));
   }
@@ -227,6 +227,8 @@ const char* KindName(int kind) {
       return "tls";
     case v1::Refusal::MALFORMED:
       return "malformed";
+    case v1::Refusal::RANK:
+      return "rank";
     default:
       return "unknown";
   }

@@ -5,6 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "launcher/coordinator/root_cause.h"
+#include "launcher/coordinator/unreachable.h"
 
 namespace ddprun::coordinator {
 namespace {
@@ -62,12 +63,17 @@ void AddArtifacts(const Generation& g, FailureRecord& failure) {
   }
 }
 
-void BlameUnhealthy(const Generation& g, FailureRecord& failure) {
+void BlameUnhealthy(const HealthVerdict& verdict, FailureRecord& failure) {
+  const bool unfit = !verdict.unfit.empty();
   failure.cause = Cause::kNodeUnhealthy;
-  failure.node = g.unhealthy.begin()->first;
-  failure.reason = absl::StrJoin(g.unhealthy, "; ", [](std::string* out, const auto& entry) {
-    absl::StrAppend(out, "node ", entry.first, " is unhealthy: ", entry.second);
-  });
+  failure.sends_away = !unfit;
+  failure.node = unfit ? verdict.unfit.begin()->first : verdict.away.begin()->first;
+  std::vector<std::string> reasons;
+  for (const auto& [node, reason] : verdict.unfit) {
+    reasons.push_back(absl::StrCat("node ", node, " is unhealthy: ", reason));
+  }
+  for (const auto& [node, reason] : verdict.away) reasons.push_back(reason);
+  failure.reason = absl::StrJoin(reasons, "; ");
 }
 
 }  // namespace
@@ -80,8 +86,8 @@ FailureRecord MakeFailure(const State& state, bool before_start) {
   failure.report = g.report;
   AddArtifacts(g, failure);
   // No worker is to blame where some were never started.
-  if (!g.unhealthy.empty()) {
-    BlameUnhealthy(g, failure);
+  if (!g.unhealthy.empty() || !g.unreached.empty()) {
+    BlameUnhealthy(JudgeHealth(state), failure);
     return failure;
   }
   if (DecisionStands(g.ended_for)) {

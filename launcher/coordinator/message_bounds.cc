@@ -93,7 +93,8 @@ void CutToBounds(v1::AgentMessage* message) {
       for (auto& place : *message->mutable_workers_examined()->mutable_workers()) CutPlace(&place);
       return;
     case M::kNodeUnhealthy:
-      return Cut(message->mutable_node_unhealthy()->mutable_reason(), kReasonBytesMax);
+      Cut(message->mutable_node_unhealthy()->mutable_reason(), kReasonBytesMax);
+      return Cut(message->mutable_node_unhealthy()->mutable_unreachable_address(), kShortBytesMax);
     default:  // numbers alone, or bounded by the core (exchange)
       return;
   }

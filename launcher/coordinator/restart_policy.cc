@@ -91,6 +91,13 @@ Decision Restart(const v1::RestartPolicy& policy, const History& history,
   decision.restart = true;
   decision.delay_ns = BackoffNs(policy, history.failures_in_a_row);
   decision.text = absl::StrCat("restart ", counted + 1, " of ", policy.max_restarts());
+  if (failure.sends_away && history.restarts_free < policy.free_restarts_limit()) {
+    decision.free = true;
+    decision.reason = DecisionReason::kRestartFree;
+    decision.delay_ns = 0;
+    decision.text = "a node that the others cannot reach is sent away, free of charge";
+    return decision;
+  }
   if (failure.cause != Cause::kPortCollision ||
       history.restarts_free >= policy.free_restarts_limit()) {
     return decision;

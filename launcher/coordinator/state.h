@@ -167,6 +167,8 @@ struct Generation {
   int64_t blamed_rank = -1;                      // where one rank stands out (a hang)
   std::string report;                            // file about it in the run folder; "": none
   std::map<std::string, std::string> unhealthy;  // node → what its health check said
+  // Node whose address others have tried in vain → who they are, and what they said.
+  std::map<std::string, std::map<std::string, std::string>> unreached;
   std::map<std::string, std::vector<int32_t>> unkillable;  // node → pids
   int64_t all_started_ns = 0;  // when the last worker had started; 0: not yet
   int64_t first_ready_ns = 0;  // when the first rank was ready; 0: none was
@@ -214,6 +216,7 @@ struct FailureRecord {
   double time_lost_seconds = 0;  // accounted when the next generation works, or at the job's end
   bool before_start = false;     // the generation had not got going
   bool config = false;           // the worker says that a restart cannot help
+  bool sends_away = false;       // it is over with the nodes that are sent away for it
 };
 
 // What is known of a node's failures, also while it is away (strikes.h).
@@ -282,6 +285,8 @@ struct State {
   std::map<std::string, Node> nodes;
   uint64_t joins = 0;
   bool ever_complete = false;  // enough nodes have been here once
+  bool no_more_nodes = false;  // none can come any more while this wait lasts
+  std::string sent_away;       // the last node that had to go, and why; "": none
   int64_t not_before_ns = 0;   // workers of an earlier coordinator may live until then; 0: none
   int64_t last_call_ns = 0;    // with MIN of MIN:MAX nodes here, latecomers are awaited until then
   int64_t grow_ns = 0;         // a newcomer is to be taken in then; 0: none

@@ -77,7 +77,11 @@ void FinishStopped(Turn& turn);  // as it was asked for
 // Whether the generation had got going, so that its failure is not one of the start.
 bool HadStarted(const Turn& turn);
 void AfterFailure(Turn& turn);
+
+// core_unhealthy.cc: nodes that do not get fit for a generation.
 void HandleUnhealthy(Turn& turn, const Node& node, const v1::NodeUnhealthy& unhealthy);
+// After a generation: nodes whose address nobody reaches are refused.
+void SendUnreachableAway(Turn& turn);
 
 // core_deadlines.cc: what is due by time.
 void HandleTime(Turn& turn);

@@ -137,6 +137,7 @@ TEST(NodeNetwork, SilenceMakesTheNodeUnfitAndNamesBothAddresses) {
           "no answer within 0.3 s", "--advertise-addr", "--iface"}) {
       EXPECT_TRUE(Contains(reason, part)) << reason;
     }
+    EXPECT_EQ(node.facts()[0].node_unhealthy().unreachable_address(), "10.9.0.2");
     EXPECT_EQ(node.Started(1), nullptr);
   });
   if (!made) GTEST_SKIP() << "needs root and iproute2";

@@ -199,6 +199,7 @@ TEST(JoinTimeout, IsOverAtOnceWhenNoMoreNodesCanCome) {
   ASSERT_TRUE(job.outcome);
   EXPECT_EQ(job.outcome->exit_code, 3);
   EXPECT_EQ(job.outcome->failure_kind, "nodes_missing");
+  EXPECT_EQ(job.outcome->reason, "1 of 2 nodes came: a, and no more can come");
 
   CoreHarness complete;
   complete.Start();

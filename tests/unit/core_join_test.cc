@@ -36,7 +36,7 @@ TEST(Join, IsRefusedWithAKindAndWhatHelps) {
       {"job", [](v1::Hello& h) { h.set_job_id("other"); }, R::JOB, "other"},
       {"no slots", [](v1::Hello& h) { h.set_slots(0); }, R::LIMIT, "--nproc"},
       {"slots", [](v1::Hello& h) { h.set_slots(4'000'000'000); }, R::LIMIT, "--nproc"},
-      {"rank", [](v1::Hello& h) { h.set_node_rank_wanted(2); }, R::NAME, "--node-rank"},
+      {"rank", [](v1::Hello& h) { h.set_node_rank_wanted(2); }, R::RANK, "--node-rank"},
       {"incarnation", [](v1::Hello& h) { h.set_incarnation(""); }, R::MALFORMED, "Hello"},
       {"address", [](v1::Hello& h) { h.set_address(std::string(1000, 'x')); }, R::MALFORMED, ""},
   };
@@ -102,7 +102,7 @@ TEST(NodeRank, ThatIsWishedTwiceIsRefused) {
   hello = CoreHarness::HelloOf("b");
   hello.set_node_rank_wanted(1);
   job.JoinWith(hello);
-  EXPECT_EQ(job.RefusalOf("b").kind(), R::NAME);
+  EXPECT_EQ(job.RefusalOf("b").kind(), R::RANK);
   EXPECT_THAT(job.RefusalOf("b").reason(), HasSubstr("node rank 1 is wished by node a already"));
   job.Join("b");
   job.Join("c");
