@@ -16,6 +16,7 @@
 #include "launcher/agent/agent.h"
 #include "launcher/cli/commands.h"
 #include "launcher/cli/dry_run.h"
+#include "launcher/cli/errors.h"
 #include "launcher/cli/remote_start.h"
 #include "launcher/cli/signals.h"
 #include "launcher/cli/tether.h"
@@ -91,7 +92,7 @@ int RunMember(const Options& options, const Surroundings& here, const ClusterPla
   if (!options.tether) SayOffer(cluster, &console);
   auto agent = agent::Agent::Start(MakeAgentOptions(options, here, cluster, &console));
   if (!agent.ok()) {
-    std::fprintf(stderr, "ddprun: %s\n", std::string(agent.status().message()).c_str());
+    PrintError(agent.status());
     return kExitInternal;
   }
   std::atomic<int> left_by = 0;
@@ -143,7 +144,7 @@ std::optional<ClusterPlan> PlanClusterOrExplain(const Options& options, const Su
                                                 int* code) {
   int stopped_by = 0;
   ClusterWait wait;
-  wait.say = [](const std::string& line) { std::fprintf(stderr, "ddprun: %s\n", line.c_str()); };
+  wait.say = [](const std::string& line) { PrintError(line); };
   wait.pause = [&](double seconds) {
     stopped_by = AwaitSignal(options.stop_signals.value_or(kStopSignals), seconds);
     return stopped_by == 0;

@@ -6,6 +6,7 @@
 #include "absl/strings/str_replace.h"
 #include "absl/strings/str_split.h"
 #include "launcher/cli/option_table.h"
+#include "launcher/net/text.h"
 
 namespace ddprun::cli {
 namespace {
@@ -199,7 +200,7 @@ absl::Status ApplyOptions(const std::vector<std::string>& arguments, Options* op
       absl::Status status = row.set(values[i], options);
       if (!status.ok())
         return absl::InvalidArgumentError(
-            absl::StrCat(name, " ", values[i], ": ", status.message()));
+            absl::StrCat(name, " ", net::Shown(values[i]), ": ", status.message()));
     }
   }
   return absl::OkStatus();

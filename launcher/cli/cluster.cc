@@ -18,6 +18,7 @@
 #include "launcher/net/address.h"
 #include "launcher/net/credentials.h"
 #include "launcher/net/diagnose.h"
+#include "launcher/net/host_text.h"
 #include "launcher/net/secret.h"
 #include "launcher/net/text.h"
 
@@ -171,19 +172,37 @@ void Use(const net::Choice& choice, ClusterPlan* plan) {
 }
 
 absl::Status UseGiven(Work& w, const std::string& option, const std::string& host) {
+  const std::string fix =
+      "; give one of this machine's addresses (ip -brief addr lists them), or leave it away";
+  const std::string why = net::WhyNobodysAddress(host);
+  if (!why.empty())
+    return absl::InvalidArgumentError(absl::StrCat(option, " ", host, ": ", why, fix));
   const net::Resolution found = net::Resolve(host);
   if (found.addresses.empty()) {
     return absl::InvalidArgumentError(
-        absl::StrCat(option, " ", host, ": has no address: ", found.error));
+        absl::StrCat(option, " ", host, ": has no address: ", found.error, fix));
   }
-  w.plan.address = found.addresses[0];
-  w.plan.card = net::CardOf(net::Cards(), w.plan.address);
-  return absl::OkStatus();
+  for (const std::string& address : found.addresses) {
+    if (!net::WhyNobodysAddress(address).empty() || !net::IsOwn(address)) continue;
+    w.plan.address = address;
+    w.plan.card = net::CardOf(net::Cards(), address);
+    return absl::OkStatus();
+  }
+  const std::string resolved =
+      found.addresses[0] == host ? "" : absl::StrCat("is ", found.addresses[0], ", and that ");
+  return absl::InvalidArgumentError(
+      absl::StrCat(option, " ", host, ": ", resolved, "is no address of this machine", fix));
 }
 
 absl::Status UseCard(Work& w, const std::string& card) {
   const std::vector<net::Card> cards = net::Cards();
   const net::Choice choice = net::ChooseAddress(cards, card);
+  if (net::IsLoopback(choice.address) && !net::NamesLoopback(w.meeting.host)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--iface ", card, ": only this machine reaches ", choice.address,
+                     ", and the coordinator is at ", w.meeting.Endpoint(),
+                     "; give a card that the other nodes reach, or leave it away"));
+  }
   if (!choice.address.empty()) {
     w.plan.address = choice.address;
     w.plan.card = choice.card;
@@ -231,11 +250,17 @@ absl::Status UseRoute(Work& w, const std::vector<std::string>& addresses) {
   }
 }
 
-absl::Status ChooseOwnAddress(Work& w, const std::vector<std::string>& addresses) {
+// Asked for; looked at before anything is waited for.
+absl::Status UseWished(Work& w) {
   const Options& o = w.options;
   if (o.advertise_address) return UseGiven(w, "--advertise-addr", *o.advertise_address);
   if (o.torchrun.local_address) return UseGiven(w, "--local-addr", *o.torchrun.local_address);
   if (o.interface) return UseCard(w, *o.interface);
+  return absl::OkStatus();
+}
+
+absl::Status ChooseOwnAddress(Work& w, const std::vector<std::string>& addresses) {
+  if (!w.plan.address.empty()) return absl::OkStatus();
   return w.plan.role == Role::kHost ? UseOwn(w, addresses) : UseRoute(w, addresses);
 }
 
@@ -333,6 +358,9 @@ absl::StatusOr<ClusterPlan> PlanCluster(const Options& options, const Surroundin
     w.meeting = {"--coordinator", endpoint.host, endpoint.port, false};
   }
   plan.endpoint = w.meeting.Endpoint();
+  status = CheckSomebodys(w.meeting);
+  if (status.ok()) status = UseWished(w);
+  if (!status.ok()) return status;
   absl::StatusOr<std::vector<std::string>> addresses = AwaitName(w);
   if (!addresses.ok()) return addresses.status();
   status = ChooseRole(w, *addresses);

@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
+#include "launcher/net/host_text.h"
 #include "launcher/net/input_file.h"
 #include "launcher/net/text.h"
 
@@ -21,19 +22,11 @@ absl::Status Bad(absl::string_view entry, absl::string_view why) {
   return absl::InvalidArgumentError(absl::StrCat(net::Shown(entry), ": ", why));
 }
 
-bool MayBeHost(absl::string_view host) {
-  if (host.empty() || host[0] == '-') return false;
-  return std::all_of(host.begin(), host.end(), [](char c) {
-    return absl::ascii_isalnum(static_cast<unsigned char>(c)) ||
-           absl::string_view("._-:%").find(c) != absl::string_view::npos;
-  });
-}
-
 bool MayBeUser(absl::string_view user) {
   if (user.empty() || user[0] == '-') return false;
   return std::all_of(user.begin(), user.end(), [](char c) {
     return absl::ascii_isalnum(static_cast<unsigned char>(c)) ||
-           absl::string_view("._-+@\\").find(c) != absl::string_view::npos;
+           absl::string_view("._-+\\").find(c) != absl::string_view::npos;
   });
 }
 
@@ -86,7 +79,9 @@ absl::StatusOr<HostEntry> ParseHost(absl::string_view text) {
       if (slots.empty()) return Bad(text, "the number of workers is missing behind the colon");
     }
   }
-  if (!MayBeHost(entry.host)) return Bad(text, "is no name or address of a host");
+  std::string why = net::WhyNoHost(entry.host);
+  if (why.empty()) why = net::WhyNobodysAddress(entry.host);
+  if (!why.empty()) return Bad(text, why);
   if (!slots.empty()) {
     const auto number = ParseSlots(text, slots);
     if (!number.ok()) return number.status();

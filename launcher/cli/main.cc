@@ -8,6 +8,7 @@
 #include "absl/base/internal/sysinfo.h"
 #include "absl/synchronization/mutex.h"
 #include "launcher/cli/commands.h"
+#include "launcher/cli/errors.h"
 #include "launcher/cli/options.h"
 #include "launcher/cli/preflight.h"
 #include "launcher/cli/signals.h"
@@ -39,7 +40,7 @@ int main(int argc, char** argv) {
   const auto options =
       ddprun::cli::ParseCommandLine(arguments, name, ddprun::cli::EnvironmentOfThisProcess());
   if (!options.ok()) {
-    std::fprintf(stderr, "ddprun: %s\n", std::string(options.status().message()).c_str());
+    ddprun::cli::PrintError(options.status());
     return ddprun::cli::kExitBadUsage;
   }
   if (options->command == Command::kHelp) {

@@ -2,6 +2,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "launcher/net/address.h"
+#include "launcher/net/host_text.h"
 
 namespace ddprun::cli {
 namespace {
@@ -43,6 +44,15 @@ absl::Status CheckLoopback(const Options& o, const Meeting& meeting) {
 
 }  // namespace
 
+// Each node would take such an address for its own, and host a job of its own.
+absl::Status CheckSomebodys(const Meeting& meeting) {
+  const std::string why = net::WhyNobodysAddress(meeting.host);
+  if (why.empty()) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat(meeting.Typed(), ": ", meeting.host, " ", why,
+                   "; give the name or address of the node that hosts the coordinator"));
+}
+
 std::string Meeting::Endpoint() const {
   return net::JoinEndpoint(host, port);
 }
@@ -80,7 +90,8 @@ absl::StatusOr<Meeting> MeetingOf(const Options& o) {
   } else {
     return NothingTyped(o);
   }
-  absl::Status status = CheckLoopback(o, meeting);
+  absl::Status status = CheckSomebodys(meeting);
+  if (status.ok()) status = CheckLoopback(o, meeting);
   if (!status.ok()) return status;
   return meeting;
 }

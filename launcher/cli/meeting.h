@@ -30,6 +30,9 @@ bool SeveralNodes(const Options& options);
 // INVALID_ARGUMENT: no place to meet is given, or one where several nodes cannot.
 absl::StatusOr<Meeting> MeetingOf(const Options& options);
 
+// INVALID_ARGUMENT: the address is no single machine's (0.0.0.0, ::, multicast …).
+absl::Status CheckSomebodys(const Meeting& meeting);
+
 // "2", "2:4"
 std::string NodesText(const Options& options);
 

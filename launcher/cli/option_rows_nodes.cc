@@ -1,5 +1,7 @@
 // Nodes: who takes part, how they find each other, what becomes of the job when one is lost;
 // security; ddprun doctor.
+#include <algorithm>
+
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_split.h"
 #include "launcher/cli/option_rows.h"
@@ -36,7 +38,9 @@ absl::Status SetNodeLoss(OptionText text, Options* o) {
 // As the kernel has names of network cards.
 absl::Status SetInterface(OptionText text, Options* o) {
   constexpr size_t kCardNameBytesMax = 15;
-  const bool odd = text.find_first_of("/ \t\n") != std::string::npos;
+  const bool odd = std::any_of(text.begin(), text.end(), [](char c) {
+    return c == '/' || !absl::ascii_isgraph(static_cast<unsigned char>(c));
+  });
   if (text.size() > kCardNameBytesMax || odd) {
     return absl::InvalidArgumentError(
         "give the name of a network card, for example eth0 (ip link lists them)");

@@ -11,6 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "launcher/cli/app.h"
 #include "launcher/cli/option_table.h"
+#include "launcher/net/text.h"
 
 namespace ddprun::cli {
 namespace {
@@ -67,8 +68,8 @@ absl::Status TakeOption(const std::vector<std::string>& arguments, unsigned comm
                         : command == kForDoctor ? " (ddprun doctor --help lists all)"
                                                 : " (ddprun --help lists all; what belongs to your "
                                                   "own program stands behind its name)";
-    return absl::InvalidArgumentError(
-        absl::StrCat(typed, ": unknown option", SuggestOption(WithHyphens(typed), command), where));
+    return absl::InvalidArgumentError(absl::StrCat(
+        net::Shown(typed), ": unknown option", SuggestOption(WithHyphens(typed), command), where));
   }
   const std::string name(LongName(*row));
   if (row->value[0] == '\0') {

@@ -11,6 +11,7 @@
 #include "launcher/agent/agent.h"
 #include "launcher/cli/commands.h"
 #include "launcher/cli/dry_run.h"
+#include "launcher/cli/errors.h"
 #include "launcher/cli/hosts_plan.h"
 #include "launcher/cli/job_session.h"
 #include "launcher/cli/master_address.h"
@@ -29,10 +30,6 @@ namespace {
 
 constexpr int kTickSeconds = 10;  // L39: who is missing
 constexpr double kFlushSecondsMax = 1;
-
-void PrintError(const absl::Status& status) {
-  std::fprintf(stderr, "ddprun: %s\n", std::string(status.message()).c_str());
-}
 
 // One that all nodes give: a loopback address says that all are on this machine.
 std::string AddressOption(const Options& options) {
@@ -92,7 +89,7 @@ void MakeRoom(const std::string& run_dir, uint32_t keep) {
   const Removed removed = RemoveOldRuns(run_dir, keep);
   std::vector<std::string> lines = removed.problems;
   if (removed.runs > 0) lines.push_back(RemovedLine(removed, keep));
-  for (const std::string& line : lines) std::fprintf(stderr, "ddprun: %s\n", line.c_str());
+  for (const std::string& line : lines) PrintError(line);
 }
 
 std::string HostOf(const std::string& address) {

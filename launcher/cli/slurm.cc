@@ -8,6 +8,7 @@
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
 #include "launcher/cli/options.h"
+#include "launcher/net/text.h"
 
 namespace ddprun::cli {
 namespace {
@@ -24,7 +25,7 @@ std::string ValueOf(const Variables& environment, const std::string& name) {
 
 absl::Status Odd(absl::string_view name, absl::string_view value, absl::string_view expected) {
   return absl::InvalidArgumentError(
-      absl::StrCat(name, "=", value, ": is not ", expected,
+      absl::StrCat(name, "=", net::Shown(value), ": is not ", expected,
                    "; Slurm sets it: start with srun, or unset the SLURM_ variables (env -u)"));
 }
 

@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "launcher/cli/values.h"
+#include "launcher/net/host_text.h"
 
 namespace ddprun::cli {
 namespace {
@@ -92,6 +93,8 @@ absl::StatusOr<std::string> ParseHost(const std::string& text) {
   if (std::count(host.begin(), host.end(), ':') == 1) {
     return Refused("give the host alone; the port is --master-port's");
   }
+  const std::string why = net::WhyNoHost(host);
+  if (!why.empty()) return Refused(why);
   return host;
 }
 

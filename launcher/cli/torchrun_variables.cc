@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "launcher/cli/app.h"
 #include "launcher/cli/option_table.h"
+#include "launcher/net/text.h"
 
 namespace ddprun::cli {
 namespace {
@@ -53,7 +54,7 @@ bool MayBeEmpty(std::string_view name) {
 
 absl::Status Bad(const std::string& name, const std::string& value, absl::string_view text) {
   return absl::InvalidArgumentError(
-      absl::StrCat(name, "=", value, " (environment): ", text, "; or unset ", name));
+      absl::StrCat(name, "=", net::Shown(value), " (environment): ", text, "; or unset ", name));
 }
 
 }  // namespace

@@ -8,12 +8,15 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "launcher/net/host_text.h"
+#include "launcher/net/text.h"
 
 namespace ddprun::cli {
 namespace {
 
 constexpr size_t kNameBytesMax = 100;     // fits into a file name together with what is added to it
 constexpr size_t kNodeNameBytesMax = 64;  // as the coordinator takes them
+constexpr size_t kHostShownBytes = 80;
 constexpr size_t kRanksMax = 100'000;
 
 absl::Status Bad(absl::string_view text) {
@@ -145,9 +148,10 @@ absl::StatusOr<std::string> ParseNodeName(const std::string& text) {
   const bool plain = std::all_of(text.begin(), text.end(), [](char c) {
     return absl::ascii_isalnum(c) || c == '.' || c == '_' || c == '-';
   });
-  if (!plain || text.empty() || text.size() > kNodeNameBytesMax) {
+  const bool dots = text.find_first_not_of('.') == std::string::npos;  // . and .. are folders
+  if (!plain || dots || text.size() > kNodeNameBytesMax) {
     return Bad(absl::StrCat("give at most ", kNodeNameBytesMax,
-                            " letters, digits, dots, hyphens and underscores"));
+                            " letters, digits, dots, hyphens and underscores, and not dots alone"));
   }
   return text;
 }
@@ -175,6 +179,13 @@ absl::StatusOr<std::string> ParseAddress(const std::string& text, bool port_zero
   if (!bracketed && absl::StrContains(host, ':')) {
     return Bad("an IPv6 address stands in brackets: [::1]:29400");
   }
+  const std::string bare = bracketed ? host.substr(1, host.size() - 2) : host;
+  if (bracketed && !absl::StrContains(bare, ':')) {
+    return Bad("only an IPv6 address stands in brackets, as in [::1]:29400");
+  }
+  const std::string why = net::WhyNoHost(bare);
+  if (!why.empty())
+    return Bad(absl::StrCat(net::Shown(bare, kHostShownBytes), " ", why, "; ", fix));
   return text;
 }
 

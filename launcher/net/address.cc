@@ -133,7 +133,8 @@ bool IsOwn(const std::string& address) {
   if (fd < 0) return false;
   const bool own = bind(fd, list->ai_addr, list->ai_addrlen) == 0;
   close(fd);
-  return own;
+  // The system binds to the broadcast address of a network, too, but leads no way to it.
+  return own && (list->ai_family != AF_INET || LocalAddressTowards(address).ok());
 }
 
 // Connecting a datagram socket sends nothing, but chooses the local address.

@@ -137,6 +137,38 @@ TEST(MeetingTest, TorchrunsSpellingsLeadToTheSame) {
   }
 }
 
+// Each node would own such an address, and host a job of its own.
+TEST(MeetingTest, NodesCannotMeetAtAnAddressOfNobody) {
+  for (const char* host :
+       {"0.0.0.0", "[::]", "[::ffff:0.0.0.0]", "255.255.255.255", "224.0.0.1", "239.1.2.3",
+        "[ff00::1]", "[ff02::1%lo]", "[::ffff:224.0.0.1]", "[fe80::1]"}) {
+    const std::string endpoint = absl::StrCat(host, ":7");
+    for (const char* option : {"--coordinator", "--rdzv-endpoint"}) {
+      const auto met = Met({"--nnodes", "2", option, endpoint, "prog"});
+      EXPECT_THAT(
+          std::string(met.status().message()),
+          AllOf(HasSubstr(absl::StrCat(option, " ", endpoint)), HasSubstr("give the name")));
+    }
+  }
+}
+
+// Refused as they are typed, before anything is looked up.
+TEST(MeetingTest, WhatIsNoHostIsRefusedByItsText) {
+  for (const std::string& host :
+       {std::string("a b"), std::string("@foo"), std::string("a\x1b[1m"), std::string(300, 'a'),
+        std::string("a..b"), std::string("-a"), std::string("1.2.3"), std::string("0x7f000001"),
+        std::string("2130706433"), std::string("10.0.0.256"), std::string("[fd00::1::2]"),
+        std::string("[a]"), std::string("%h")}) {
+    for (const char* command : {"run", "agent"}) {
+      const auto met = Met({command, "--coordinator", host + ":7"});
+      EXPECT_THAT(std::string(met.status().message()),
+                  AllOf(HasSubstr("--coordinator "), HasSubstr("[::1]:29400"),
+                        ::testing::Not(HasSubstr("\x1b"))))
+          << host;
+    }
+  }
+}
+
 // L46
 TEST(MeetingTest, NodesCannotMeetWhereOnlyOneOfThemIs) {
   for (const char* host : {"127.0.0.1", "127.0.1.1", "[::1]", "localhost"}) {
@@ -265,6 +297,34 @@ TEST_F(ClusterTest, ANameWithoutAnAddressIsWaitedForWithinTheJoinTimeout) {
 TEST_F(ClusterTest, ACardThatIsNotThereIsAnErrorThatListsThoseThatAre) {
   EXPECT_THAT(ErrorOf({"agent", "--coordinator", "127.0.0.1:7", "--iface", "nosuch0"}),
               AllOf(HasSubstr("--iface nosuch0"), HasSubstr("lo  127.0.0.1")));
+}
+
+TEST_F(ClusterTest, AnAgentLooksForItsCoordinatorAtOneMachine) {
+  for (const char* host : {"0.0.0.0", "[::]", "255.255.255.255", "224.0.0.1", "[ff02::1]"}) {
+    EXPECT_THAT(ErrorOf({"agent", "--coordinator", absl::StrCat(host, ":7")}),
+                AllOf(HasSubstr("--coordinator"), HasSubstr("give the name")))
+        << host;
+  }
+}
+
+// The others would look for this node there.
+TEST_F(ClusterTest, AnAdvertisedAddressIsOneOfThisMachine) {
+  for (const char* address :
+       {"0.0.0.0", "::", "::ffff:0.0.0.0", "224.0.0.1", "ff02::1", "255.255.255.255", "fe80::1",
+        "1.2.3", "0x7f000001", "127.1", "192.0.2.1", "2001:db8::1", "127.255.255.255"}) {
+    for (const char* option : {"--advertise-addr", "--local-addr"}) {
+      EXPECT_THAT(ErrorOf({"agent", "--coordinator", "bogus.invalid:7", option, address}),
+                  AllOf(HasSubstr(absl::StrCat(option, " ", address))))
+          << address;
+    }
+  }
+  EXPECT_THAT(said_, IsEmpty()) << "nothing is waited for";
+}
+
+TEST_F(ClusterTest, TheLoopbackCardLeadsToNoOtherNode) {
+  EXPECT_THAT(ErrorOf({"agent", "--coordinator", "192.0.2.1:7", "--iface", "lo"}),
+              AllOf(HasSubstr("--iface lo"), HasSubstr("192.0.2.1:7")));
+  EXPECT_TRUE(Plan({"agent", "--coordinator", "127.0.0.1:7", "--iface", "lo"}).ok());
 }
 
 TEST_F(ClusterTest, AnAgentNeverHosts) {

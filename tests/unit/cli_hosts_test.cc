@@ -44,7 +44,13 @@ TEST(Hosts, ErrorsNameTheHostAndTheFix) {
       {"@", "--hosts @"},
       {"$(x)", "is no name"},
       {"x y", "is no name"},
-      {"-l@a", "no name of a user"}};
+      {"-l@a", "no name of a user"},
+      {"a@b@c", "no name of a user"},
+      {"%h", "is no name"},
+      {"a,1.2.3", "no IPv4 address"},
+      {"0.0.0.0", "every address"},
+      {"[fe80::1]", "link-local"},
+      {std::string(300, 'a'), "253"}};
   for (const auto& [text, words] : cases) {
     const auto hosts = ReadHosts(text);
     ASSERT_FALSE(hosts.ok()) << text;
