@@ -266,7 +266,7 @@ class Agent::Impl {
     FlushUp();
     stream_->FinishWriting();
     std::lock_guard lock(end_mutex_);
-    end_ = {e.exit_code, e.reason, e.left, state_.job_over};
+    end_ = {e.exit_code, e.reason, e.left, state_.job_over, state_.link_number == 0};
     ended_ = true;
     end_changed_.notify_all();
   }

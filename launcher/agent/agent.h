@@ -52,6 +52,7 @@ struct AgentEnd {
   std::string reason;  // one line
   bool left = false;   // as it was asked to (Leave), and not with the job's end
   bool job_over = false;
+  bool never_joined = false;  // no coordinator has welcomed it
 };
 
 class Agent {

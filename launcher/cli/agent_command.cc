@@ -17,6 +17,7 @@
 #include "launcher/cli/commands.h"
 #include "launcher/cli/dry_run.h"
 #include "launcher/cli/errors.h"
+#include "launcher/cli/open_files.h"
 #include "launcher/cli/remote_start.h"
 #include "launcher/cli/signals.h"
 #include "launcher/cli/tether.h"
@@ -87,6 +88,11 @@ std::unique_ptr<Tether> MakeTether(const Options& options, agent::Agent* agent) 
 }  // namespace
 
 int RunMember(const Options& options, const Surroundings& here, const ClusterPlan& cluster) {
+  const absl::Status files = HaveOpenFiles(OpenFilesNeeded(cluster.slots));
+  if (!files.ok()) {
+    PrintError(files);
+    return kExitBadUsage;
+  }
   Console console;
   for (const std::string& note : cluster.notes) console.Say("ddprun: " + note);
   if (!options.tether) SayOffer(cluster, &console);

@@ -16,6 +16,7 @@
 #include "launcher/cli/job_session.h"
 #include "launcher/cli/master_address.h"
 #include "launcher/cli/meeting.h"
+#include "launcher/cli/open_files.h"
 #include "launcher/cli/remote_agents.h"
 #include "launcher/cli/retention.h"
 #include "launcher/cli/run_dir.h"
@@ -24,6 +25,8 @@
 #include "launcher/console/console.h"
 #include "launcher/coordinator/server.h"
 #include "launcher/net/address.h"
+#include "launcher/net/host_text.h"
+#include "launcher/net/listener.h"
 
 namespace ddprun::cli {
 namespace {
@@ -127,6 +130,7 @@ class JobRun {
       view_.Say(RequeueSlurmJob(options_.slurm_job));
     }
     console_.Flush(kFlushSecondsMax);
+    if (agent_refused_) return kExitBadUsage;
     // The job could not go on without its only node, whatever it calls its end.
     if (agent_ended_badly && outcome.exit_code == 0 && outcome.status != "succeeded")
       return kExitInternal;
@@ -221,8 +225,10 @@ class JobRun {
     const agent::AgentEnd end = agent_->WaitForEnd();
     if (end.job_over) return false;
     view_.Say(absl::StrCat("this node cannot go on: ", end.reason));
+    // What was typed for this node is wrong, and was typed for the job as well.
+    agent_refused_ = end.never_joined && end.exit_code == kExitBadUsage;
     // With others the coordinator decides, as about any node that is lost.
-    if (cluster_.role == Role::kHost) return false;
+    if (cluster_.role == Role::kHost && !agent_refused_) return false;
     session_->Control(v1::ControlRequest::KILL, 0);
     return true;
   }
@@ -239,6 +245,7 @@ class JobRun {
     view_.Finish(result, context);
   }
 
+  bool agent_refused_ = false;
   const Options& options_;
   const RunPlan& plan_;
   const Surroundings& here_;
@@ -253,6 +260,26 @@ class JobRun {
   std::optional<RemoteAgents> remote_agents_;
   std::optional<SignalThread> signals_;
 };
+
+// Before the run folder is made: files that may be open, and a place to listen on. A host of
+// another kind has looked at its port when it took its role.
+absl::Status CheckResources(const Options& options, const ClusterPlan& cluster, uint32_t workers) {
+  absl::Status files = HaveOpenFiles(OpenFilesNeeded(workers));
+  if (!files.ok() || cluster.role != Role::kHost || cluster.runs_agent) return files;
+  const std::string& place = cluster.listen_address;
+  const std::string host = net::SplitEndpoint(place).host;
+  const bool any = host == "0.0.0.0" || host == "::";
+  std::string why = any ? "" : net::WhyNobodysAddress(host);
+  if (!why.empty()) why = absl::StrCat(host, " ", why);
+  if (why.empty()) {
+    const auto opened = net::Listener::Open(place);
+    if (opened.ok()) return absl::OkStatus();
+    why = std::string(opened.status().message());
+  }
+  return absl::InvalidArgumentError(absl::StrCat(
+      options.hosts ? "--coordinator " : "--listen ", place, ": ", why,
+      "; give an address of this machine (0.0.0.0 or [::]: all of them) and a port that is free"));
+}
 
 // Like PlanClusterOrExplain.
 std::optional<ClusterPlan> PlanHostsOrExplain(const Options& options, const Surroundings& here,
@@ -307,6 +334,13 @@ int RunJob(const Options& typed, const Surroundings& here) {
     std::fputs(DryRunText(options, *plan, here, *cluster).c_str(), stdout);
     if (hosts) std::fputs(HostsText(*hosts, options).c_str(), stdout);
     return 0;
+  }
+  const uint32_t workers =
+      cluster->role == Role::kAlone ? plan->spec.processes_per_node() : cluster->slots;
+  const absl::Status possible = CheckResources(options, *cluster, workers);
+  if (!possible.ok()) {
+    PrintError(possible);
+    return not_started(kExitBadUsage);
   }
   absl::Status made = MakeRunFolder(plan->spec.run_dir());
   if (!made.ok()) {

@@ -99,10 +99,12 @@ absl::StatusOr<std::vector<std::string>> TakeName(absl::string_view* list) {
   return names;
 }
 
-std::optional<uint32_t> GpusOf(const Variables& environment) {
-  uint32_t number = 0;
-  if (absl::SimpleAtoi(ValueOf(environment, "SLURM_GPUS_ON_NODE"), &number) && number > 0) {
-    return number;
+absl::StatusOr<std::optional<uint32_t>> GpusOf(const Variables& environment) {
+  const bool typed = ValueOf(environment, "SLURM_GPUS_ON_NODE").find(':') != std::string::npos;
+  if (!typed) {  // a100:4 is left to the lists
+    const auto number = NumberOf(environment, "SLURM_GPUS_ON_NODE", 0);
+    if (!number.ok()) return number.status();
+    if (*number > 0) return *number;
   }
   for (const char* name : {"SLURM_STEP_GPUS", "SLURM_JOB_GPUS"}) {
     const std::string list = ValueOf(environment, name);
@@ -114,8 +116,12 @@ std::optional<uint32_t> GpusOf(const Variables& environment) {
 absl::Status ReadStep(const Variables& environment, SlurmStep* step) {
   uint32_t id = 0;
   const std::string text = ValueOf(environment, "SLURM_STEP_ID");
-  if (!absl::SimpleAtoi(text, &id) || id >= kSpecialStepMin) return absl::OkStatus();
+  if (text.empty()) return absl::OkStatus();
+  if (!absl::SimpleAtoi(text, &id)) return Odd("SLURM_STEP_ID", text, "a number");
+  if (id >= kSpecialStepMin) return absl::OkStatus();
   step->step = absl::StrCat(id);
+  const auto tasks_number = NumberOf(environment, "SLURM_STEP_NUM_TASKS", 1);
+  if (!tasks_number.ok()) return tasks_number.status();
   const std::string list = ValueOf(environment, "SLURM_STEP_NODELIST");
   absl::StatusOr<std::vector<std::string>> nodes = ExpandNodeList(list);
   if (!nodes.ok()) return Odd("SLURM_STEP_NODELIST", list, "a list of nodes");
@@ -180,6 +186,9 @@ absl::StatusOr<uint32_t> MostTasksOnNode(absl::string_view list) {
 absl::StatusOr<std::optional<SlurmStep>> ReadSlurm(const Variables& environment) {
   SlurmStep step;
   step.job = ValueOf(environment, "SLURM_JOB_ID");
+  const bool in_step =
+      environment.contains("SLURM_STEP_ID") || environment.contains("SLURM_STEP_NODELIST");
+  if (step.job.empty() && in_step) return Odd("SLURM_JOB_ID", "", "a number");
   if (step.job.empty()) return std::nullopt;
   uint64_t number = 0;
   if (!absl::SimpleAtoi(step.job, &number)) return Odd("SLURM_JOB_ID", step.job, "a number");
@@ -196,7 +205,11 @@ absl::StatusOr<std::optional<SlurmStep>> ReadSlurm(const Variables& environment)
   if (!job_nodes.ok()) return job_nodes.status();
   step.job_nodes = *job_nodes;
   step.terminal = environment.contains("SLURM_PTY_PORT");
-  step.gpus = GpusOf(environment);
+  if (in_step) {
+    const auto gpus = GpusOf(environment);
+    if (!gpus.ok()) return gpus.status();
+    step.gpus = *gpus;
+  }
   absl::Status status = ReadStep(environment, &step);
   if (!status.ok()) return status;
   return step;

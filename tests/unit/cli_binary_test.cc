@@ -46,6 +46,8 @@ TEST(BinaryTest, BadInputIsExitCode2AndMakesNothing) {
       {"--run-dir", "/proc/ddprun-test", "--", "true"},
       {"agent", "--coordinator", "127.0.0.1:1", "--tls-ca", "/dev/zero"},
       {"--hosts", "@/dev/zero", "--", "true"},
+      {"agent", "--coordinator", "0.0.0.0:1"},
+      {"agent", "--coordinator", "no such host:1"},
   };
   const std::vector<std::string> before = folder.All();
   for (const auto& words : cases) {
@@ -55,6 +57,70 @@ TEST(BinaryTest, BadInputIsExitCode2AndMakesNothing) {
     EXPECT_EQ(ended.output, "") << ::testing::PrintToString(words);
     EXPECT_EQ(folder.All(), before) << ::testing::PrintToString(words);
   }
+}
+
+// Also where a secret is there, so that nothing else stands in the way.
+TEST(BinaryTest, WhereNothingCanBeListenedOnIsExitCode2AndMakesNothing) {
+  Folder folder;
+  for (const char* place : {"nope.invalid:1", "192.0.2.1:29557", "[::ffff:127.0.0.1]:0",
+                            "224.0.0.1:0", "255.255.255.255:0", "1.2.3:0"}) {
+    const Ended ended = Ddprun({"coordinator", "--listen", place, "--", "true"}, folder,
+                               {"DDPRUN_SECRET=of this test, and long enough"});
+    EXPECT_EQ(ended.exit_code, 2) << place << ended.error;
+    EXPECT_THAT(ended.error, StartsWith(absl::StrCat("ddprun: --listen ", place, ": ")));
+    EXPECT_TRUE(folder.All().empty()) << place;
+  }
+}
+
+TEST(BinaryTest, TooFewOpenFilesAreSaidBeforeAnythingIsMade) {
+  Folder folder;
+  const Ended few =
+      RunToEnd({"/bin/sh", "-c", "ulimit -n 20; exec \"$0\" -- true", DdprunPath()}, folder.path());
+  EXPECT_EQ(few.exit_code, 2) << few.error;
+  EXPECT_THAT(few.error, AllOf(HasSubstr("ulimit -n"), HasSubstr("20"), HasSubstr("LimitNOFILE")));
+  EXPECT_TRUE(folder.All().empty());
+  const Ended raised = RunToEnd(
+      {"/bin/sh", "-c", "ulimit -Sn 20; exec \"$0\" -- true", DdprunPath()}, folder.path());
+  EXPECT_EQ(raised.exit_code, 0) << raised.error;
+}
+
+// The host's own agent is a node like any other; refused, it is not waited for.
+TEST(BinaryTest, AHostWhoseOwnNodeIsRefusedEndsAtOnce) {
+  Folder folder;
+  const std::vector<std::string> secret = {"DDPRUN_SECRET=of this test, and long enough"};
+  const int own = static_cast<int>(getpid());
+  const std::vector<std::string> place = {
+      "--run-dir",        "r",
+      "--coordinator",    absl::StrCat("127.0.0.1:", 20000 + own % 10000),
+      "--advertise-addr", "127.0.0.1"};
+  std::vector<std::string> first = place;
+  first.insert(first.end(), {"--nnodes", "1:2", "--max-restarts", "0", "--", "false"});
+  EXPECT_EQ(Ddprun(first, folder, secret).exit_code, 1);
+  std::vector<std::string> again = place;
+  again.insert(again.end(), {"--resume", "--node-rank", "7"});
+  const Ended ended = Ddprun(again, folder, secret);
+  EXPECT_EQ(ended.exit_code, 2) << ended.error;
+  EXPECT_THAT(ended.error, AllOf(HasSubstr("refused"), HasSubstr("--node-rank")));
+}
+
+TEST(BinaryTest, ControlCharactersOfWhatWasTypedAreShownAsText) {
+  Folder folder;
+  const std::string odd = "a\x1b]0;x\a\nb";
+  const std::vector<std::vector<std::string>> cases = {
+      {"--node", odd, "--", "true"},   {"--iface", odd, "--", "true"},
+      {"--job-id", odd, "--", "true"}, {"--nnodes", "2", "--coordinator", odd + ":1", "--", "true"},
+      {"--" + odd, "--", "true"},      {"--resume", "--run-dir", odd},
+      {"--hosts", odd, "--", "true"},
+  };
+  for (const auto& words : cases) {
+    const Ended ended = Ddprun(words, folder, {"CUDA_VISIBLE_DEVICES="});
+    EXPECT_EQ(ended.exit_code, 2) << ended.error;
+    EXPECT_THAT(ended.error, AllOf(HasSubstr("a\\x1b]0;x\\x07"), ::testing::Not(HasSubstr("\x1b")),
+                                   ::testing::Not(HasSubstr("\a"))));
+  }
+  const Ended pet = Ddprun({"--", "true"}, folder, {"PET_NNODES=" + odd});
+  EXPECT_EQ(pet.exit_code, 2);
+  EXPECT_THAT(pet.error, HasSubstr("PET_NNODES=a\\x1b]0;x\\x07\\x0ab"));
 }
 
 TEST(BinaryTest, HelpAndVersionAreAnswered) {

@@ -48,6 +48,21 @@ std::string ErrorOf(const Words& words, const Variables& variables) {
   return std::string(Parse(words, variables).status().message());
 }
 
+// What no slurmstepd sets is not guessed at.
+TEST(SlurmVariables, ThatLieAreNamed) {
+  const std::vector<std::pair<std::string, std::string>> cases = {
+      {"SLURM_JOB_ID", ""},          {"SLURM_JOB_ID", "x"},        {"SLURM_STEP_ID", "0\x1b[1m"},
+      {"SLURM_GPUS_ON_NODE", "x"},   {"SLURM_GPUS_ON_NODE", "-1"}, {"SLURM_STEP_NUM_TASKS", "x"},
+      {"SLURM_STEP_NODELIST", "n["}, {"SLURM_NODEID", "-1"}};
+  for (const auto& [name, value] : cases) {
+    EXPECT_THAT(
+        ErrorOf({}, With(StepOfThree(), {{name, value}})),
+        AllOf(HasSubstr(name + "="), HasSubstr("env -u"), ::testing::Not(HasSubstr("\x1b"))))
+        << name << "=" << value;
+  }
+  EXPECT_TRUE(Parse({}, {{"SLURM_JOB_ID", ""}, {"SLURM_GPUS_ON_NODE", "x"}}).ok()) << "no step";
+}
+
 TEST(SlurmNodeList, IsExpandedAsScontrolDoes) {
   // The right side is the output of `scontrol show hostnames`, but for the third, which has a name
   // behind its brackets.
