@@ -52,7 +52,7 @@ void TellStrike(Turn& turn, const std::string& node, StrikeResult result) {
     case StrikeResult::kKept:
       return turn.Record(
           "node_kept",
-          {{"node", node}, {"strikes", limit}, {"reason", "it is the only node that is here"}});
+          {{"node", node}, {"strikes", limit}, {"reason", "too few nodes are here without it"}});
   }
 }
 

@@ -19,10 +19,9 @@ double CooldownSeconds(double base, uint32_t times_out) {
   return std::min(seconds, kCooldownSecondsMax);
 }
 
-bool IsAlone(const State& state, const std::string& node) {
-  return std::none_of(state.nodes.begin(), state.nodes.end(), [&](const auto& entry) {
-    return MayTakePart(entry.second) && entry.first != node;
-  });
+// Without it the job would only wait.
+bool IsNeeded(const State& state, const std::string& node) {
+  return UsableNodes(state, node) < std::max<size_t>(state.spec.nodes_min(), 1);
 }
 
 }  // namespace
@@ -42,7 +41,7 @@ StrikeResult Strike(State& state, const std::string& node, bool whole) {
   entry.last_ns = state.now_ns;
   entry.strikes = whole ? rules.node_strikes_limit() : entry.strikes + 1;
   if (entry.strikes < rules.node_strikes_limit()) return StrikeResult::kCounted;
-  if (IsAlone(state, node)) {
+  if (IsNeeded(state, node)) {
     entry.strikes = 0;
     return StrikeResult::kKept;
   }

@@ -3,8 +3,8 @@
 // Rules: a failure whose root cause lies on a node is a strike against it; at `node_strikes_limit`
 // strikes (a failed health check counts as all of them) the node is left out for
 // `node_cooldown_seconds`, twice as long each further time, at most an hour. Strikes older than the
-// restart window are forgotten. The only node that is here is never left out, since waiting for it
-// would help nobody; where too few others are here, the job waits for the end of the cool-down.
+// restart window are forgotten. A node without which fewer than MIN would be here is not left out,
+// since waiting for it would help nobody.
 #pragma once
 
 #include <cstdint>
@@ -21,7 +21,7 @@ constexpr double kCooldownSecondsMax = 3600;
 enum class StrikeResult {
   kCounted,  // or not wanted at all (limit 0)
   kLeftOut,
-  kKept,  // the limit is reached, but it is the only node
+  kKept,  // the limit is reached, but the job needs it
 };
 
 // One failure of this node. `whole`: its health check failed.
