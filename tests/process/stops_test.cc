@@ -153,17 +153,13 @@ TEST(StopsTest, AStoppedKeeperDoesNotHoldUpTheNextGeneration) {
                       {"--nnodes", "2", "--grace", "3", "--lease", "20"}));
   launch.AddAgent(1, {"--node", "second"});
   for (int rank = 0; rank < 2; ++rank) ASSERT_GT(launch.WorkerPid(1, rank), 0);
+  const auto other = launch.WaitFor(
+      [](const Json& e) { return e["event"] == "worker_started" && e["node"] == "second"; }, 20);
+  ASSERT_TRUE(other);
   const pid_t keeper = launch.KeeperPid();  // of the first agent
   ASSERT_GT(keeper, 0);
-  int other = -1;
-  for (int rank = 0; rank < 2; ++rank) {
-    const std::string stat =
-        ReadText("/proc/" + std::to_string(launch.WorkerPid(1, rank)) + "/stat");
-    if (!Has(stat, " S " + std::to_string(keeper) + " ")) other = rank;
-  }
-  ASSERT_GE(other, 0);
   ASSERT_EQ(kill(keeper, SIGSTOP), 0);
-  kill(launch.WorkerPid(1, other), SIGKILL);
+  kill((*other)["pid"].get<pid_t>(), SIGKILL);
   EXPECT_EQ(launch.Wait(60).exit_code, 0);
   EXPECT_EQ(launch.Result()["generations"], 2) << launch.Result();
 }
