@@ -117,6 +117,28 @@ class AddressTest(ClusterCase):
         self.assertIn("--iface", output)
         self.assertEqual(job.log(1, 1), "")  # the node that could not reach it has started nothing
 
+    def test_l58_node_that_nobody_reaches_is_sent_away_and_the_others_go_on(self):
+        for rank in (0, 1):  # of the bad one; all others try rank 0's node
+            with self.subTest(rank=rank):
+                lab = self.lab("acb")
+                lab["b"].add_dead_card("eth1", "10.99.0.2/24")
+                self.assertEqual(lab["b"].run(["sh", "-c", "echo 1 >/proc/sys/net/ipv4/conf/all/arp_ignore"])[0], 0)
+                job = self.job(lab, TELL, "2:3", way="together")
+                job.host()
+                job.join("b", extra=["--iface", "eth1", "--node-rank", str(rank)])
+                job.join("c")
+                self.assertEqual(job.members["b"].wait(60), 2)
+                for part in ("10.99.0.2", "--advertise-addr", "--iface"):
+                    self.assertIn(part, job.members["b"].output())
+                self.assertEqual(job.wait_event("join_refused")["kind"], "address")
+                self.assertEqual(job.find("node_lost")["node"], "b")
+                self.assertTrue(job.wait_event("restart_scheduled")["free"])
+                self.assertIsNone(job.find("node_left_out"))
+                started = job.wait_event("generation_started", generation=2)
+                self.assertEqual(set(started["nodes"]), {"a", "c"})
+                job.wait_workers(2)
+                self.stop(job)
+
     def test_r10_port_of_rank_0_is_held_until_its_worker_binds_it(self):
         lab = self.lab("ab")
         thief = [sys.executable, "-c", "import os, socket, sys; s = socket.socket(); "
