@@ -50,8 +50,12 @@ std::string ResumeCommand(const Options& options, const RunPlan& plan, const Sur
   absl::StrAppend(&command, " --resume --run-dir ", plan.shown_run_dir, HostsOptions(options));
   if (options.slurm) return absl::StrCat("srun -N", options.slurm->nodes.size(), " ", command);
   if (cluster.role != Role::kHost || !cluster.runs_agent) return command;
-  return absl::StrCat(command, " --nnodes ", NodesText(options), " --coordinator ",
-                      cluster.endpoint, AddressOption(options), " (on each node)");
+  const v1::JobSpec& spec = plan.spec;  // a resumed job may have its nodes from before
+  const std::string nodes = spec.nodes_min() == spec.nodes_max()
+                                ? absl::StrCat(spec.nodes_max())
+                                : absl::StrCat(spec.nodes_min(), ":", spec.nodes_max());
+  return absl::StrCat(command, " --nnodes ", nodes, " --coordinator ", cluster.endpoint,
+                      AddressOption(options), " (on each node)");
 }
 
 // Who this node is, beside what the plan of the job says.

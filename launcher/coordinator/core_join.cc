@@ -87,7 +87,8 @@ std::optional<v1::Refusal> RankRefusal(const State& state, const v1::Hello& hell
 }
 
 // A node of this name is here. It is the newcomer's predecessor, which counts until its lease is
-// over, or lives: then it is heard from after the newcomer has come.
+// over, or lives: then it is heard from after the newcomer has come. One that has waited since an
+// earlier coordinator has met the same command once more, started on each node to resume the job.
 std::optional<v1::Refusal> NamesakeRefusal(Turn& turn, Node& here, const v1::Hello& hello) {
   const bool fresh = here.claimed_by != hello.incarnation();
   if (fresh) {
@@ -100,7 +101,12 @@ std::optional<v1::Refusal> NamesakeRefusal(Turn& turn, Node& here, const v1::Hel
   const double lease = turn.state.spec.lease_seconds();
   const bool lives =
       here.attached && (lease <= 0 || here.last_heard_ns > here.claimed_ns + kClaimMarginNs);
-  if (lives) return Refuse(v1::Refusal::NAME, who + ": give this one another name with --node");
+  if (lives) {
+    return Refuse(v1::Refusal::NAME,
+                  who + (here.outlived ? "; it has waited for a new coordinator and takes part, so "
+                                         "this one is not needed"
+                                       : ": give this one another name with --node"));
+  }
   const int64_t left_ns = here.last_heard_ns + SilenceNs(turn.state) - turn.now_ns;
   const double seconds = std::max(1.0, static_cast<double>(left_ns) / kSecondNs + 1);
   v1::Refusal refusal = Refuse(
@@ -302,6 +308,7 @@ void HandleHello(Turn& turn, const NodeMessage& event) {
     node.incarnation = event.incarnation;
     node.join_order = s.joins++;
     node.link = ReliableLink<v1::CoordinatorMessage>(s.spec.lease_seconds() > 0);
+    node.outlived = !hello.leader_token().empty() && hello.leader_token() != s.leader_token;
   }
   node.address = net::Shown(hello.address());
   node.slots = hello.slots();

@@ -61,6 +61,7 @@ struct Node {
   int64_t clock_offset_ns = 0;    // coordinator minus node
   bool stopped = true;            // nothing of the current generation is left here
   uint64_t stale_generation = 0;  // of an earlier coordinator, and still ending here; 0: none
+  bool outlived = false;          // it was a node of an earlier coordinator, and has waited
   uint64_t stream = 0;            // the present one
   uint32_t master_port = 0;       // held there for MASTER_PORT; 0: none is
   bool leaving = false;   // planned: it gets no more workers, and is released when it has none

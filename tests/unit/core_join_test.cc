@@ -145,6 +145,30 @@ TEST(Namesake, ThatLivesKeepsItsName) {
   EXPECT_EQ(job.state.phase, Phase::kRunning);
 }
 
+// After kill -9 of the coordinator the same command is started again on each node, where the first
+// one still waits: it takes part, and the second one is told so, not to take another name.
+TEST(Namesake, OfANodeThatHasWaitedForTheCoordinatorIsNotNeeded) {
+  CoreHarness job;
+  job.Submit();
+  job.Join("a");
+  v1::Hello waited = CoreHarness::HelloOf("b");
+  waited.set_leader_token("of the one before");
+  job.JoinWith(waited);
+  job.Choose();
+  job.Join("b", "2");
+  job.Pass(1.1);
+  job.Join("b", "2");
+  EXPECT_EQ(job.RefusalOf("b").kind(), R::NAME);
+  EXPECT_EQ(job.RefusalOf("b").retry_seconds(), 0);
+  EXPECT_THAT(job.RefusalOf("b").reason(), HasSubstr("not needed"));
+  EXPECT_EQ(job.state.nodes.at("b").incarnation, "1");
+  EXPECT_EQ(job.Count("generation_started"), 1);
+  job.PassSilently(5, {"b"});
+  job.Clear();
+  job.Join("b", "2");
+  EXPECT_EQ(job.RefusalOf("b").kind(), R::KIND_UNSPECIFIED);
+}
+
 v1::Hello At(const std::string& node, const std::string& address) {
   v1::Hello hello = CoreHarness::HelloOf(node);
   hello.set_address(address);
