@@ -15,7 +15,7 @@
 namespace ddprun::agent {
 namespace {
 
-using State = PreparationResult::State;
+using Outcome = PreparationResult::State;
 
 // "No route to host" also means that nobody has said within 3 s whose card has the address, and
 // such questions are lost when many nodes ask at once. A router that says it answers at once, each
@@ -124,7 +124,7 @@ void ReachabilityCheck::AddProblem(size_t target, const std::string& why) {
 
 PreparationResult ReachabilityCheck::Advance(int64_t now_ns) {
   if (!begun_) Begin(now_ns);
-  if (cancelled_) return {State::kFailed, "the check of the addresses was cancelled"};
+  if (cancelled_) return {Outcome::kFailed, "the check of the addresses was cancelled"};
   std::vector<Attempt> still;
   for (const Attempt& attempt : std::exchange(waiting_, {})) {
     pollfd poll_one = {attempt.fd, POLLOUT, 0};
@@ -149,7 +149,7 @@ PreparationResult ReachabilityCheck::Advance(int64_t now_ns) {
   }
   waiting_ = std::move(still);
   if (!problems_.empty()) return Failure(absl::StrJoin(problems_, "; "));
-  if (waiting_.empty()) return {State::kReady, ""};
+  if (waiting_.empty()) return {Outcome::kReady, ""};
   if (now_ns < deadline_ns_) return {};
   for (const Attempt& attempt : waiting_) {
     AddProblem(attempt.target, absl::StrCat("no answer within ", seconds_, " s"));
@@ -158,7 +158,7 @@ PreparationResult ReachabilityCheck::Advance(int64_t now_ns) {
 }
 
 PreparationResult ReachabilityCheck::Failure(const std::string& reasons) const {
-  return {State::kFailed,
+  return {Outcome::kFailed,
           absl::StrCat("node ", own_.node, ", whose address is ", own_.address,
                        own_.interface.empty() ? "" : absl::StrCat(" on card ", own_.interface),
                        ", cannot reach ", reasons,

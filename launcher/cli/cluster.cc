@@ -105,8 +105,10 @@ std::shared_ptr<void> LockPort(uint16_t port) {
     close(fd);
     return nullptr;
   }
-  return {reinterpret_cast<void*>(static_cast<intptr_t>(fd)),
-          [](void* held) { close(static_cast<int>(reinterpret_cast<intptr_t>(held))); }};
+  return std::shared_ptr<int>(new int(fd), [](int* held) {
+    close(*held);
+    delete held;
+  });
 }
 
 // This node owns the address: it hosts, unless a coordinator of ours does already.
@@ -118,7 +120,7 @@ absl::Status TakePort(Work& w, const std::string& own) {
   plan.role = Role::kMember;
   plan.port_lock = LockPort(w.meeting.port);
   if (plan.port_lock == nullptr) return absl::OkStatus();
-  const absl::Status free = net::CheckPortIsFree(w.meeting.port, loopback ? own : bare);
+  absl::Status free = net::CheckPortIsFree(w.meeting.port, loopback ? own : bare);
   if (free.ok()) {
     plan.role = Role::kHost;
     plan.listen_address =

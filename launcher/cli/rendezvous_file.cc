@@ -1,6 +1,5 @@
 #include "launcher/cli/rendezvous_file.h"
 
-#include <dirent.h>
 #include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -9,7 +8,9 @@
 #include <cerrno>
 #include <chrono>
 #include <cstring>
+#include <filesystem>
 #include <nlohmann/json.hpp>
+#include <system_error>
 
 #include "absl/cleanup/cleanup.h"
 #include "absl/strings/escaping.h"
@@ -81,10 +82,8 @@ absl::Status CheckTrust(int fd, const std::string& path) {
 
 // A network file system remembers that a name was missing; reading the folder asks the server.
 void LookAgain(const std::string& folder) {
-  DIR* open_folder = opendir(folder.c_str());
-  if (open_folder == nullptr) return;
-  readdir(open_folder);
-  closedir(open_folder);
+  std::error_code none;
+  const std::filesystem::directory_iterator first(folder, none);
 }
 
 // What is known of a file that has not come.
@@ -122,7 +121,7 @@ std::string RendezvousText(const Rendezvous& r) {
 }
 
 absl::StatusOr<Rendezvous> ParseRendezvous(const std::string& text) {
-  const absl::Status odd = absl::InvalidArgumentError("is no rendezvous file of ddprun");
+  absl::Status odd = absl::InvalidArgumentError("is no rendezvous file of ddprun");
   const nlohmann::json json = nlohmann::json::parse(text, nullptr, false);
   if (text.size() > kBytesMax || !json.is_object()) return odd;
   Rendezvous r;

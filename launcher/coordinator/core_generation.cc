@@ -115,9 +115,8 @@ void MaybePlanGeneration(Turn& turn, bool late) {
     if (!s.ever_complete) {
       if (s.last_call_ns == 0) s.last_call_ns = turn.now_ns + kLastCallNs;
       if (turn.now_ns < s.last_call_ns) return;
-    } else if (SomeoneReturns(s)) {
-      return;
-    } else if (s.spec.membership().wait_for_replacement() && here < s.last_placements.size()) {
+    } else if (SomeoneReturns(s) ||
+               (s.spec.membership().wait_for_replacement() && here < s.last_placements.size())) {
       return;  // until the deadline
     }
   }

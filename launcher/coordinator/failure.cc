@@ -69,6 +69,7 @@ void BlameUnhealthy(const HealthVerdict& verdict, FailureRecord& failure) {
   failure.sends_away = !unfit;
   failure.node = unfit ? verdict.unfit.begin()->first : verdict.away.begin()->first;
   std::vector<std::string> reasons;
+  reasons.reserve(verdict.unfit.size() + verdict.away.size());
   for (const auto& [node, reason] : verdict.unfit) {
     reasons.push_back(absl::StrCat("node ", node, " is unhealthy: ", reason));
   }

@@ -113,7 +113,7 @@ std::string Explained(absl::string_view problem) {
       {"alert bad certificate",
        "it does not accept this coordinator's certificate: is it for the name in --coordinator?"},
   };
-  const std::string shown = Shown(problem);
+  std::string shown = Shown(problem);
   for (const auto& [words, meaning] : kMeanings) {
     if (absl::StrContains(problem, words)) return absl::StrCat(meaning, " (", shown, ")");
   }
