@@ -276,7 +276,7 @@ TEST_F(Nodes, DryRunShowsWhoANodeWouldBe) {
                                     HasSubstr("coordinator: here, listening on " + Endpoint()),
                                     HasSubstr("ranks: on 2 nodes, on each ")));
   auto member = Start({"--nnodes", "2", "--coordinator", "192.0.2.1:7", "--advertise-addr",
-                       "10.0.0.9", "--dry-run"},
+                       "127.0.0.1", "--dry-run"},
                       "");
   EXPECT_EQ(member->Wait(), 0);
   EXPECT_THAT(member->Output(), HasSubstr("coordinator: elsewhere, at 192.0.2.1:7"));
