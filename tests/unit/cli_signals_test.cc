@@ -131,7 +131,7 @@ TEST(ApartTest, AnAgentLeavesOnSigterm) {
   coordinator.WaitFor("node n1 at 127.0.0.1 has joined (1 of 2)");
   agent.Signal(SIGTERM);
   EXPECT_EQ(agent.WaitForEnd(), 143);
-  coordinator.WaitFor("node n1 was lost");
+  coordinator.WaitFor("node n1 has left");
   coordinator.Signal(SIGINT);
   EXPECT_EQ(coordinator.WaitForEnd(), 130);
 }
