@@ -114,19 +114,22 @@ TEST(KeeperLog, LogGoesOnWhenTheDiskHasRoomAgain) {
       rmdir(path.c_str());
     }
   } unmount{disk};
-  // Fills the disk, says so, and goes on when somebody has made room.
+  // Fills the disk, says so, and goes on when somebody has made room. It waits for a file of its
+  // own: a name that is gone does not mean yet that its blocks are free.
   KeeperOptions options{
       .workers = {Shell("head -c 3000000 /dev/zero; echo after; while [ -e " + disk +
-                        "/ballast ]; do sleep 0.02; "
+                        "/full ]; do sleep 0.02; "
                         "done; echo room again; exit 7")}};
   options.workers[0].log = disk + "/rank0.log";
   {
-    const std::string command = "head -c 7500000 /dev/zero > " + disk + "/ballast";
+    const std::string command =
+        "touch " + disk + "/full && head -c 7500000 /dev/zero > " + disk + "/ballast";
     ASSERT_EQ(system(command.c_str()), 0);
   }
   KeeperProcess keeper(options);
   keeper.AwaitConsole(0, "No space left on device; its output is dropped");
   fs::remove(disk + "/ballast");
+  fs::remove(disk + "/full");
   EXPECT_EQ(keeper.Await("Exited", 0).Integer("CODE"), 7);  // the worker was never blocked
   keeper.AwaitGone();
   EXPECT_THAT(keeper.Console(0), HasSubstr("can be written again; "));
