@@ -262,10 +262,11 @@ void NodeGeneration::AddPolls(std::vector<pollfd>* polls) const {
 }
 
 void NodeGeneration::Pump(int64_t now_ns) {
+  // Before the preparation, which may wait for it: what is read after that would wake nobody.
+  reserve_.Pump();
   if (preparation_) ContinuePreparation(now_ns);
   if (keeper_) PumpKeeper();
   if (keeper_) MindStopBound(now_ns);
-  reserve_.Pump();
   PumpExamination();
 }
 

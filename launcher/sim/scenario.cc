@@ -1,6 +1,7 @@
 #include "launcher/sim/scenario.h"
 
 #include <algorithm>
+#include <numeric>
 
 #include "absl/strings/str_cat.h"
 #include "launcher/sim/random.h"
@@ -89,8 +90,8 @@ void DrawNodes(Random& random, Scenario& scenario) {
   const auto count =
       scenario.single_node ? 1 : static_cast<uint32_t>(random.Between(kNodesMin, kNodesMax));
   const bool wishes = random.Chance(0.2);
-  std::vector<int32_t> ranks;  // each is wished once at most
-  for (uint32_t i = 0; i < count; ++i) ranks.push_back(static_cast<int32_t>(i));
+  std::vector<int32_t> ranks(count);  // each is wished once at most
+  std::iota(ranks.begin(), ranks.end(), 0);
   for (uint32_t i = count; i > 1; --i) std::swap(ranks[i - 1], ranks[random.Below(i)]);
   for (uint32_t i = 0; i < count; ++i) {
     NodePlan node;
