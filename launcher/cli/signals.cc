@@ -9,17 +9,25 @@
 #include <chrono>
 #include <csignal>
 #include <cstdint>
+#include <cstdlib>
 #include <utility>
 
 namespace ddprun::cli {
 namespace {
 
 // GNU timeout and some batch systems send a stop signal to the process and then to its whole group:
-// one wish, told twice by the same sender. For SIGINT the time is short, since scripts stand in for
-// a person's second Ctrl-C (one that comes from the terminal has no sender and always counts).
-std::chrono::milliseconds SameWish(uint32_t signal) {
+// one wish, told twice by the same sender. Slurm repeats SIGTERM, seconds later, while a step ends
+// at its time limit; only its SIGKILL means more.
+std::chrono::milliseconds OneWish() {
+  return std::chrono::milliseconds(std::getenv("SLURM_JOB_ID") != nullptr ? 60'000 : 1000);
+}
+
+// Zero: each one counts. For SIGINT the time is short, since scripts stand in for a person's second
+// Ctrl-C (one that comes from the terminal has no sender and always counts).
+std::chrono::milliseconds SameWish(uint32_t signal, std::chrono::milliseconds one_wish) {
+  if (signal == SIGINT) return std::chrono::milliseconds(20);
   const bool stops = signal == SIGTERM || signal == SIGHUP || signal == SIGQUIT;
-  return std::chrono::milliseconds(signal == SIGINT ? 20 : stops ? 1000 : 0);
+  return stops ? one_wish : std::chrono::milliseconds(0);
 }
 
 std::vector<int>& ListedSignals() {
@@ -64,6 +72,7 @@ SignalThread::SignalThread(std::function<void(int)> on_signal, std::function<voi
     : on_signal_(std::move(on_signal)),
       on_tick_(std::move(on_tick)),
       tick_milliseconds_(on_tick_ ? tick_seconds * 1000 : -1),
+      one_wish_(OneWish()),
       end_fd_(eventfd(0, EFD_CLOEXEC)) {
   const sigset_t set = HandledSignals();
   signal_fd_ = signalfd(-1, &set, SFD_CLOEXEC);
@@ -79,7 +88,7 @@ SignalThread::~SignalThread() {
 }
 
 void SignalThread::Run() {
-  signalfd_siginfo last = {};
+  signalfd_siginfo last = {};  // that stops
   std::chrono::steady_clock::time_point last_came;
   while (true) {
     std::array<pollfd, 2> polled = {{{signal_fd_, POLLIN, 0}, {end_fd_, POLLIN, 0}}};
@@ -90,11 +99,14 @@ void SignalThread::Run() {
     signalfd_siginfo info = {};
     if (read(signal_fd_, &info, sizeof info) != sizeof info) continue;
     const auto now = std::chrono::steady_clock::now();
+    const auto within = SameWish(info.ssi_signo, one_wish_);
     const bool same_wish = info.ssi_code == SI_USER && info.ssi_pid == last.ssi_pid &&
-                           info.ssi_signo == last.ssi_signo &&
-                           now - last_came < SameWish(info.ssi_signo);
-    last = info;
-    last_came = now;
+                           info.ssi_signo == last.ssi_signo && now - last_came < within;
+    // Others come in between: a batch system wakes what it stops.
+    if (within > within.zero()) {
+      last = info;
+      last_came = now;
+    }
     if (!same_wish) on_signal_(static_cast<int>(info.ssi_signo));
   }
 }

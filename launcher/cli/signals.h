@@ -6,6 +6,7 @@
 // that was ignored at the start (nohup) stays ignored, here and in the workers. SIGPIPE is ignored.
 #pragma once
 
+#include <chrono>
 #include <csignal>
 #include <functional>
 #include <thread>
@@ -37,6 +38,7 @@ class SignalThread {
   std::function<void(int)> on_signal_;
   std::function<void()> on_tick_;
   int tick_milliseconds_;
+  std::chrono::milliseconds one_wish_;
   int signal_fd_;
   int end_fd_;
   std::thread thread_;

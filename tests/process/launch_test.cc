@@ -7,8 +7,10 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <chrono>
 #include <fstream>
 #include <set>
+#include <thread>
 
 namespace ddprun::testing {
 namespace {
@@ -180,6 +182,23 @@ TEST_P(LaunchTest, ASignalToldTwiceByOneSenderIsOneWish) {
   ASSERT_TRUE(
       WaitUntil([&] { return launch.Log(1, 0) == "up\n" && launch.Log(1, 1) == "up\n"; }, 20));
   launch.Signal(SIGTERM);
+  launch.Signal(SIGTERM);
+  EXPECT_EQ(launch.Wait(10).exit_code, 143);
+  EXPECT_EQ(launch.Log(1, 0), "up\nsaved\n");
+  EXPECT_EQ(launch.Log(1, 1), "up\nsaved\n");
+}
+
+// Slurm repeats its SIGTERM at a time limit, seconds later; only its SIGKILL means more.
+TEST_P(LaunchTest, ARepeatedSigtermOfSlurmIsOneWish) {
+  Launch launch(
+      GetParam(), 2,
+      Shell("trap 'sleep 2.5; echo saved; exit 0' TERM; echo up; while true; do sleep 0.1; done"),
+      {{"SLURM_JOB_ID", "7"}});
+  ASSERT_TRUE(
+      WaitUntil([&] { return launch.Log(1, 0) == "up\n" && launch.Log(1, 1) == "up\n"; }, 20));
+  launch.Signal(SIGTERM);
+  std::this_thread::sleep_for(std::chrono::milliseconds(1300));
+  launch.Signal(SIGCONT);
   launch.Signal(SIGTERM);
   EXPECT_EQ(launch.Wait(10).exit_code, 143);
   EXPECT_EQ(launch.Log(1, 0), "up\nsaved\n");
