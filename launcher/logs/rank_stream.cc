@@ -12,20 +12,34 @@
 namespace ddprun::logs {
 
 RankStream::RankStream(RankFiles files, Place begin) : files_(std::move(files)) {
-  Open(begin);
+  if (begin.number != 0) {
+    passed_ = begin.number - 1;
+    Take(OpenFile(begin.number), begin);
+  } else {
+    // The list may be older than a rotation.
+    OpenAfter(files_.numbers.empty() ? 0 : files_.numbers.back(), begin.offset);
+  }
 }
 
 RankStream::~RankStream() {
-  Close();
+  if (fd_ >= 0) close(fd_);
 }
 
-void RankStream::Close() {
-  if (fd_ >= 0) close(std::exchange(fd_, -1));
+int RankStream::OpenFile(uint64_t number) const {
+  return open(PathOf(files_, number).c_str(), O_RDONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK);
 }
 
-bool RankStream::Open(Place place) {
-  Close();
-  const std::string path = PathOf(files_, place.number);
+std::vector<uint64_t> RankStream::NumbersNow() const {
+  const std::string folder = files_.path.substr(0, files_.path.rfind('/'));
+  for (auto& [rank, files] : ListRanks(folder)) {
+    if (files.path == files_.path) return files.numbers;
+  }
+  return {};
+}
+
+bool RankStream::Take(int fd, Place place) {
+  if (fd_ >= 0) close(fd_);
+  fd_ = fd;
   number_ = place.number;
   offset_ = place.offset;
   // What waits belongs to files before this one.
@@ -33,45 +47,46 @@ bool RankStream::Open(Place place) {
   searched_ -= std::min(searched_, front_);
   front_ = 0;
   carried_ = buffer_.size();
-  fd_ = open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK);
-  times_ = TimesReader(path);
+  times_ = TimesReader(PathOf(files_, number_));
   return fd_ >= 0;
+}
+
+bool RankStream::OpenAfter(uint64_t passed, uint64_t offset) {
+  // The one that grows is opened before the folder is read, so that a rotation in between shows
+  // there.
+  const int current = OpenFile(0);
+  for (uint64_t number : NumbersNow()) {
+    if (number <= passed) continue;
+    const int rotated = OpenFile(number);
+    if (rotated < 0) continue;  // the oldest are removed
+    if (current >= 0) close(current);
+    passed_ = number - 1;
+    return Take(rotated, {number, offset});
+  }
+  passed_ = passed;
+  return current >= 0 && Take(current, {0, offset});  // else between two renames, or not made yet
 }
 
 uint64_t RankStream::NumberNow() const {
   struct stat own = {}, other = {};
   if (fstat(fd_, &own) != 0) return 0;
-  if (stat(files_.path.c_str(), &other) == 0 && own.st_ino == other.st_ino) return 0;
-  const std::string folder = files_.path.substr(0, files_.path.rfind('/'));
-  for (const auto& [rank, files] : ListRanks(folder)) {
-    if (files.path != files_.path) continue;
-    for (uint64_t number : files.numbers) {
-      if (stat(PathOf(files, number).c_str(), &other) == 0 && own.st_ino == other.st_ino) {
-        return number;
-      }
+  for (uint64_t number : NumbersNow()) {
+    if (stat(PathOf(files_, number).c_str(), &other) == 0 && own.st_ino == other.st_ino) {
+      return number;
     }
   }
   return 0;
 }
 
 bool RankStream::NextFile() {
+  if (fd_ < 0 || number_ != 0) return OpenAfter(std::max(passed_, number_), 0);
   struct stat own = {}, current = {};
   const bool there = stat(files_.path.c_str(), &current) == 0;
-  if (fd_ >= 0 && number_ == 0) {
-    if (!there || (fstat(fd_, &own) == 0 && own.st_ino == current.st_ino)) return false;
-    // It was rotated: what came before that and after our last look is still to be read.
-    number_ = std::max<uint64_t>(NumberNow(), 1);
-    return true;
-  }
-  if (!there) return false;  // between two renames, or not made yet
-  const std::string folder = files_.path.substr(0, files_.path.rfind('/'));
-  for (const auto& [rank, files] : ListRanks(folder)) {
-    if (files.path != files_.path) continue;
-    for (uint64_t number : files.numbers) {
-      if (number > number_ && number_ != 0) return Open({number, 0});
-    }
-  }
-  return Open({0, 0});
+  if (!there || (fstat(fd_, &own) == 0 && own.st_ino == current.st_ino)) return false;
+  // It was rotated: what came before that and after our last look is still to be read. Numbers
+  // follow each other.
+  number_ = std::max(NumberNow(), passed_ + 1);
+  return true;
 }
 
 bool RankStream::Fill() {

@@ -8,6 +8,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "launcher/logs/merge.h"
 #include "launcher/logs/rank_files.h"
@@ -28,20 +29,25 @@ class RankStream : public Source {
   void Pop() override;
 
  private:
-  bool Open(Place place);
-  void Close();
+  int OpenFile(uint64_t number) const;  // −1: it is not there
+  std::vector<uint64_t> NumbersNow() const;
+  // Reads `fd` from now on; false where it is −1.
+  bool Take(int fd, Place place);
+  // The first file behind the rotated one `passed`, from `offset` on; false: there is none now.
+  bool OpenAfter(uint64_t passed, uint64_t offset);
   // More bytes into the buffer; false: there are none now.
   bool Fill();
   // To the file after this one, when this one is a rotated file that is read to its end; false: it
   // is the one that grows.
   bool NextFile();
-  // The number under which the open file was rotated; 0: it is still the current one, or gone.
+  // The number under which the open file was rotated; 0: it is gone.
   uint64_t NumberNow() const;
   // Where the line at the buffer's front ends (behind its \n or \r); 0: not known yet.
   size_t LineEnd(bool at_end);
 
   RankFiles files_;
-  uint64_t number_ = 0;
+  uint64_t number_ = 0;  // of the open file; 0: it is the one that grows
+  uint64_t passed_ = 0;  // number of the newest file that is read to its end
   int fd_ = -1;
   uint64_t offset_ = 0;  // of the next byte to read
   TimesReader times_;

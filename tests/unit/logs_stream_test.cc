@@ -3,11 +3,13 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <random>
+#include <thread>
 
 #include "common/log_times.h"
 #include "launcher/keeper/log_file.h"
@@ -102,6 +104,34 @@ TEST_F(LogsStreamTest, AReaderFollowsThroughRotations) {
     seen += Take(&stream, false);
   }
   EXPECT_TRUE(seen == Lines(1, 2110)) << seen.size();
+}
+
+// A rotation may come at any moment between a reader's looks: at the folder, at a file, at its end.
+TEST_F(LogsStreamTest, AReaderThatBeginsAtAnyMomentLosesNothing) {
+  constexpr int kLines = 1000;
+  std::mt19937 random(5);
+  for (int round = 0; round < 200; ++round) {
+    for (const auto& entry : fs::directory_iterator(folder_)) fs::remove(entry);
+    writer_ = LogFile();
+    Open(600);
+    std::atomic<int> lines = 0;
+    std::thread writer([&] {
+      while (lines < kLines) {
+        WriteLines(lines + 1, lines + 1);
+        ++lines;
+      }
+    });
+    const int begin = static_cast<int>(random() % kLines);
+    while (lines < begin) std::this_thread::yield();
+    RankStream stream(Files(), Beginning(Files()));
+    std::string seen;
+    for (bool end = false; !end;) {
+      end = lines == kLines;
+      seen += Take(&stream, end);
+    }
+    writer.join();
+    ASSERT_TRUE(seen == Lines(1, kLines)) << "round " << round << ", " << seen.size() << " bytes";
+  }
 }
 
 TEST_F(LogsStreamTest, AReaderThatFellBehindGoesOnWithTheOldestThatIsKept) {
