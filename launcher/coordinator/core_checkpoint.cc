@@ -132,9 +132,11 @@ void HandleControl(Turn& turn, const ControlAsked& asked) {
       return AskToStop(turn, asked);
     case v1::ControlRequest::CHECKPOINT:
       if (s.phase != Phase::kRunning) return;
-      if (AllReadyAndAlive(s.generation)) {
+      // Where one is ready, the others may get ready too, and are asked then.
+      if (s.generation.ready > 0) {
         s.checkpoint_wanted = true;
-        return MaybeRequestEdge(turn);
+        MaybeRequestEdge(turn);
+        if (AllReadyAndAlive(s.generation)) return;
       }
       // A plain program gets the signal itself; our trainer has not begun, so there is nothing to
       // save.

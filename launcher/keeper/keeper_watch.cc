@@ -85,7 +85,7 @@ void Keeper::PassSignal(int number) {
   } else if (number == SIGCONT) {
     ContinueAll();
   } else {
-    for (const Worker& worker : workers_) worker.Signal(number);
+    for (Worker& worker : workers_) worker.PassSignal(&agent_, number);
   }
   agent_.Send(PacketWriter("Signalled").Integer("NUMBER", number).Finish());
 }

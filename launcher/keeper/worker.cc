@@ -12,6 +12,7 @@
 #include "common/packet.h"
 #include "common/wire.h"
 #include "launcher/keeper/clock.h"
+#include "launcher/keeper/signal_fate.h"
 #include "launcher/keeper/worker_ends.h"
 #include "launcher/keeper/worker_packet.h"
 
@@ -309,6 +310,15 @@ void Worker::UpdateInterest() {
 
 void Worker::Signal(int number) const {
   if (alive_) kill(pid(), number);  // not reaped yet, so the pid is still its own
+}
+
+void Worker::PassSignal(AgentLink* agent, int number) {
+  const bool tells = number == SIGUSR1 || number == SIGUSR2;
+  if (!tells || (runs() && Expects(pid(), number))) return Signal(number);
+  // One that says Hello is asked by packets.
+  if (!alive_ || said_hello_ || std::exchange(told_signal_, true)) return;
+  SayLine(agent, std::string("SIG") + sigabbrev_np(number) +
+                     " was not passed on: this program has no handler for it (yet), and would die");
 }
 
 }  // namespace ddprun::keeper

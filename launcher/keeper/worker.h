@@ -60,6 +60,9 @@ class Worker {
   // Wakes up when the worker takes data again, if any waits for it.
   void UpdateInterest();
   void Signal(int number) const;
+  // A signal that somebody has sent to the job. SIGUSR1 and SIGUSR2 tell a program something; one
+  // that does not listen, or not yet, would only die of them, and does not get them.
+  void PassSignal(AgentLink* agent, int number);
 
   bool alive() const { return alive_; }  // its main process is not reaped yet
   // Its program was started, and has not ended.
@@ -90,6 +93,7 @@ class Worker {
   uint64_t output_bytes_ = 0;
   PacketBudget budget_;
   bool told_flood_ = false;
+  bool told_signal_ = false;
   uint64_t void_packets_ = 0;
   uint64_t packets_dropped_ = 0;  // those to the worker
   uint64_t console_dropped_ = 0;  // bytes since its last Console packet

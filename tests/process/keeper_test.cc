@@ -289,6 +289,27 @@ TEST(KeeperSignals, SignalGoesToEveryMainProcess) {  // S9
   for (int rank : {0, 1}) EXPECT_EQ(keeper.Await("Exited", rank).Integer("CODE"), 6);
 }
 
+// A worker without a handler, or one that has not come so far, would die of it.
+TEST(KeeperSignals, UsrSignalsKillNoWorkerThatDoesNotListen) {
+  KeeperProcess keeper({.workers = {Shell("echo ready; sleep 0.3; exit 5", true),
+                                    Shell("trap '' USR1 USR2; echo ready; sleep 0.3; exit 6", true),
+                                    Shell("sleep 0.3; exit 7", true)}});
+  for (int round = 0; round < 20; ++round) {  // also while they start
+    for (int number : {SIGUSR1, SIGUSR2}) {
+      keeper.Send(PacketWriter("Signal").Integer("NUMBER", number).Finish());
+    }
+  }
+  for (int rank : {0, 1}) keeper.AwaitConsole(rank, "ready");
+  keeper.Send(PacketWriter("Signal").Integer("NUMBER", SIGUSR2).Finish());
+  keeper.AwaitGone();
+  for (int rank : {0, 1, 2}) {
+    EXPECT_EQ(keeper.Await("Exited", rank).Integer("CODE"), 5 + rank) << rank;
+  }
+  const std::string said = keeper.Console(0);
+  EXPECT_THAT(said, HasSubstr("SIGUSR1 was not passed on"));
+  EXPECT_EQ(said.find("not passed on"), said.rfind("not passed on")) << "once";
+}
+
 TEST(KeeperIdle, SleepsWhileNothingHappens) {
   KeeperProcess keeper({.workers = {Shell("sleep 1"), Shell("sleep 999")}, .lease_ms = 60000});
   keeper.Await("Started", 0);

@@ -129,7 +129,7 @@ TEST_P(RecoveryTest, AStormOfUsr2IsNotFatal) {
   }
   Finished finished = launch.Wait();
   EXPECT_EQ(finished.exit_code, 0) << finished.output;
-  EXPECT_EQ(launch.Result()["generations"], 1);
+  EXPECT_EQ(launch.Result()["generations"], 1) << finished.output;
 }
 
 // A run folder is one job's, also when the second comes while the first is still looking at its
