@@ -101,6 +101,9 @@ need_peer() {
   printf '%s\n' "$package" >"$folder/ddprun-package"
 }
 
+# need_torchvision: .deps/torchvision, for what is compared with torchvision. Without dependencies: its torch is that of .deps/venv.
+need_torchvision() { need_peer torchvision --no-deps "torchvision==$(pin TORCHVISION_VERSION)" "pillow==$(pin PILLOW_VERSION)"; }
+
 # Compile jobs: one per core, but no more than memory allows at 1.5 GB for a file that includes LibTorch.
 compile_jobs() {
   local cores kib limit
