@@ -27,7 +27,7 @@ LAYERS = {
     "worker/client": ["common"],
     "worker/comm": ["common"],
     "worker/parallel": ["common", "worker/comm"],
-    "worker/model": ["common"],
+    "worker/model": ["common", "worker/data/dataset.h"],
     "worker/data": ["common", "worker/parallel"],
     "worker/checkpoint": ["common", "worker/client", "worker/parallel", "worker/model", "worker/trainer/client.h"],
     "worker/trainer": ["common", "worker"],

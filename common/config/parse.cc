@@ -5,24 +5,17 @@
 
 #include <filesystem>
 #include <fstream>
-#include <map>
 #include <optional>
 #include <sstream>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
+#include "common/config/combinations.h"
 #include "common/config/key_table.h"
 #include "common/config/train_config.h"
 
 namespace ddprun {
 namespace {
-
-// Which keys were given, and where; `from_override` decides between epochs and steps.
-struct Given {
-  std::string where;  // "train.cfg:12: [train] lr" or "--set train.lr=1"
-  bool from_override = false;
-};
-using GivenKeys = std::map<const KeySpec*, Given>;
 
 ConfigValue FromToml(const toml::node& node) {
   if (const auto* text = node.as_string()) return text->get();
@@ -155,21 +148,12 @@ absl::Status CheckRequired(const std::string& file_name, const TrainConfig& conf
   return absl::OkStatus();
 }
 
-// Keys that the chosen optimizer would ignore silently.
-absl::Status CheckCombinations(const TrainConfig& config, const GivenKeys& keys) {
-  const auto given = [&](absl::string_view name) { return keys.find(FindKey("train", name)); };
-  const bool is_sgd = config.train_optimizer == "sgd";
-  if (const auto momentum = given("momentum"); momentum != keys.end() && !is_sgd) {
-    return Fail(momentum->second.where,
-                absl::StrCat("has no meaning with optimizer = \"", config.train_optimizer,
-                             "\"; only sgd has it"));
-  }
-  for (absl::string_view name : {"betas", "eps"}) {
-    if (const auto key = given(name); key != keys.end() && is_sgd) {
-      return Fail(key->second.where,
-                  "has no meaning with optimizer = \"sgd\"; adam and adamw have it");
-    }
-  }
+absl::Status MakeAbsolute(std::string* path) {
+  if (path->empty()) return absl::OkStatus();
+  std::error_code error;
+  const std::filesystem::path absolute = std::filesystem::absolute(*path, error);
+  if (error) return Fail(*path, absl::StrCat("no absolute path: ", error.message()));
+  *path = absolute.lexically_normal().string();
   return absl::OkStatus();
 }
 
@@ -199,12 +183,9 @@ absl::StatusOr<TrainConfig> ParseTrainConfig(absl::string_view text, const std::
   }
   if (absl::Status status = CheckRequired(file_name, config); !status.ok()) return status;
   if (absl::Status status = ResolveLength(file_name, &config, &keys); !status.ok()) return status;
-  if (absl::Status status = CheckCombinations(config, keys); !status.ok()) return status;
-  if (!config.data_dir.empty()) {
-    std::error_code error;
-    const std::filesystem::path absolute = std::filesystem::absolute(config.data_dir, error);
-    if (error) return Fail(config.data_dir, absl::StrCat("no absolute path: ", error.message()));
-    config.data_dir = absolute.lexically_normal().string();
+  if (absl::Status status = CheckCombinations(file_name, config, keys); !status.ok()) return status;
+  for (std::string* path : {&config.data_dir, &config.model_file, &config.model_weights}) {
+    if (absl::Status status = MakeAbsolute(path); !status.ok()) return status;
   }
   return config;
 }

@@ -19,7 +19,19 @@
 namespace ddprun {
 
 struct TrainConfig {
-  std::string model_name;  // required
+  // The meaning and limits of every key are in docs/config.md.
+  std::string model_name;             // required
+  int64_t model_classes = 0;          // 0: as many as the data have
+  std::string model_stem = "auto";    // resnets
+  int64_t model_vocab_size = 0;       // bert, gpt; 0, here and below: the model's default
+  int64_t model_d_model = 0;          // bert, gpt
+  int64_t model_heads = 0;            // bert, gpt
+  int64_t model_layers = 0;           // bert, gpt
+  int64_t model_d_ff = 0;             // bert, gpt
+  int64_t model_sequence_length = 0;  // bert, gpt
+  double model_dropout = 0.0;         // bert, gpt
+  std::string model_file;             // torchscript; absolute after parsing
+  std::string model_weights;          // initial weights; absolute after parsing
 
   std::string data_kind;  // required
   std::string data_dir;   // absolute after parsing; required unless the kind is synthetic
@@ -28,39 +40,70 @@ struct TrainConfig {
   bool data_shuffle = true;
   bool data_drop_last = true;
   int64_t data_workers = 4;  // loader threads per rank
+  std::string data_augment = "auto";
+  int64_t data_image_size = 224;           // image_folder, synthetic
+  int64_t data_resize = 256;               // image_folder, evaluation
+  std::string data_token_type = "uint16";  // tokens
+  double data_mask_probability = 0.15;     // bert
+  int64_t data_mask_token = 103;           // bert
+  int64_t data_samples = 51200;            // synthetic
+  int64_t data_channels = 3;               // synthetic
 
   int64_t train_epochs = 0;  // 0: not given; exactly one of epochs and steps is given
   int64_t train_steps = 0;
   std::string train_optimizer = "adam";
   double train_lr = 0.001;
   double train_momentum = 0.0;  // sgd
+  bool train_nesterov = false;  // sgd
   double train_weight_decay = 0.0;
+  std::string train_weight_decay_on = "all";
   std::array<double, 2> train_betas = {0.9, 0.999};  // adam, adamw
   double train_eps = 1e-8;                           // adam, adamw
   std::string train_scale_lr = "none";
+  std::string train_schedule = "constant";
+  int64_t train_warmup_steps = -1;  // −1: chosen by scale_lr
+  int64_t train_decay_epochs = 30;  // schedule step
+  double train_gamma = 0.1;         // schedule step
+  double train_min_lr = 0.0;        // schedules cosine and linear
+  double train_clip_norm = 0.0;     // 0: off
   int64_t train_accumulation_steps = 1;
+  double train_label_smoothing = 0.0;
+  double train_ema_decay = 0.0;  // 0: off
   int64_t train_seed = 1024;
   bool train_evaluate = true;
+  int64_t train_evaluate_every_steps = 0;  // 0: after each epoch
+  std::string train_best_metric = "auto";
+  int64_t train_early_stop = 0;  // evaluations without improvement; 0: off
+  bool train_deterministic = false;
   std::string train_unused_parameters = "error";
 
   std::string precision_amp = "off";
   std::string precision_weights = "fp32";
   std::string precision_recompute = "none";
+  double precision_loss_scale = 65536;               // fp16: the initial one
+  int64_t precision_loss_scale_growth_steps = 2000;  // fp16
 
   int64_t parallel_pipeline_stages = 1;
   std::string parallel_schedule = "1f1b";
   int64_t parallel_micro_batches = 1;
   std::string parallel_sync_bn = "auto";
   double parallel_bucket_mb = 25;
+  std::string parallel_compress = "none";
 
   std::string performance_graph = "auto";
   std::string performance_fused_norm = "auto";
 
+  int64_t checks_fingerprint_every_steps = 1000;  // 0: off
+  std::string checks_non_finite = "stop";
+  double checks_slow_rank_factor = 1.5;  // 0: off
+
   int64_t checkpoint_every_steps = 100;  // 0: only at the end
   int64_t checkpoint_keep = 3;
   bool checkpoint_async = true;
+  bool checkpoint_best = false;
 
   int64_t log_every_steps = 100;
+  std::string log_nccl_debug = "off";
 
   bool operator==(const TrainConfig&) const = default;
 };

@@ -24,15 +24,22 @@ void Seed(uint64_t seed) {
   generator.set_current_seed(seed);
 }
 
+// As for grey images of 28 × 28 pixels in 10 classes.
+absl::StatusOr<Model> MakeModel(const std::string& name) {
+  TrainConfig config;
+  config.model_name = name;
+  return CreateModel({config, {.input_shape = {1, 28, 28}, .classes = 10}});
+}
+
 TEST(ModelTest, TheSupportedModelsOfTheConfigurationAreThoseOfTheRegistry) {
   std::vector<std::string> supported;
   for (const auto& name : FindKey("model", "name")->supported) supported.emplace_back(name);
   EXPECT_EQ(supported, ModelNames());
-  EXPECT_THAT(CreateModel("resnet99").status().message(), HasSubstr("simple_cnn"));
+  EXPECT_THAT(MakeModel("resnet99").status().message(), HasSubstr("simple_cnn"));
 }
 
 TEST(ModelTest, SimpleCnnHasPyTorchsNamesAndShapes) {  // MA6
-  const Model model = *CreateModel("simple_cnn");
+  const Model model = *MakeModel("simple_cnn");
   std::vector<std::string> names;
   int64_t numbers = 0;
   for (const auto& item : model.Parameters()) {
@@ -44,7 +51,7 @@ TEST(ModelTest, SimpleCnnHasPyTorchsNamesAndShapes) {  // MA6
 }
 
 TEST(ModelTest, CuttingTheBlocksAnywhereGivesTheSameResult) {
-  Model model = *CreateModel("simple_cnn");
+  Model model = *MakeModel("simple_cnn");
   const at::Tensor input = at::rand({3, 1, 28, 28});
   const at::Tensor whole = model.Forward(input, 0, 2);
   EXPECT_TRUE(at::equal(whole, model.Forward(model.Forward(input, 0, 1), 1, 2)));
@@ -60,7 +67,7 @@ TEST(ModelTest, TenStepsGiveThePyTorchLosses) {
   constexpr double kLosses[] = {2.313774, 2.54055,  2.268431, 2.163488, 2.090313,
                                 2.024529, 1.918754, 1.837259, 1.770377, 1.687363};
   Seed(1024);
-  Model model = *CreateModel("simple_cnn");
+  Model model = *MakeModel("simple_cnn");
   TrainConfig config;
   const auto optimizer = *CreateOptimizer(config, model.Parameters());
   at::Tensor x = at::empty({16, 1, 28, 28});
@@ -156,7 +163,7 @@ TEST(SeedsTest, EveryPurposeRankThreadAndEpochHasItsOwnSeed) {  // TR26, MA14
   for (int64_t a = 0; a < 10; ++a) {
     for (int64_t b = 0; b < 10; ++b) {
       for (auto purpose :
-           {SeedPurpose::kRank, SeedPurpose::kRankResumed, SeedPurpose::kLoaderThread}) {
+           {SeedPurpose::kRank, SeedPurpose::kRankResumed, SeedPurpose::kAugmentation}) {
         seeds.insert(DeriveSeed(1024, purpose, {a, b, 0}));
         seeds.insert(DeriveSeed(1025, purpose, {a, b, 1}));
       }

@@ -47,12 +47,12 @@ class CountingDataset : public Dataset {
  public:
   explicit CountingDataset(int64_t size) : size_(size) {}
   int64_t size() const override { return size_; }
-  std::vector<int64_t> sample_shape() const override { return {1}; }
-  void Fill(const int64_t* indices, int64_t count, float* inputs, int64_t* targets) const override {
-    for (int64_t i = 0; i < count; ++i) {
-      inputs[i] = static_cast<float>(indices[i]);
-      targets[i] = indices[i] % 10;
-    }
+  SampleSpec spec() const override { return {.input_shape = {1}, .classes = 10}; }
+  absl::Status Fill(int64_t /*epoch*/, int64_t index, void* inputs,
+                    int64_t* targets) const override {
+    *static_cast<float*>(inputs) = static_cast<float>(index);
+    *targets = index % 10;
+    return absl::OkStatus();
   }
 
  private:
@@ -61,7 +61,7 @@ class CountingDataset : public Dataset {
 
 std::vector<int64_t> ReadAll(Loader* loader) {
   std::vector<int64_t> seen;
-  for (Batch batch = loader->Next(); batch.inputs.defined(); batch = loader->Next()) {
+  for (Batch batch = *loader->Next(); batch.inputs.defined(); batch = *loader->Next()) {
     for (int64_t i = 0; i < batch.inputs.size(0); ++i)
       seen.push_back(batch.inputs[i].item<int64_t>());
   }
@@ -75,13 +75,13 @@ TEST(LoaderTest, BatchesDoNotDependOnTheNumberOfThreads) {
   for (int threads : {0, 1, 2, 7}) {
     Loader loader(dataset, 33, threads);
     for (int round = 0; round < 3; ++round) {
-      loader.Start(order);
+      loader.Start(0, order);
       EXPECT_EQ(ReadAll(&loader), order) << threads;
     }
     // Half a list, then another one: nothing of the old list comes.
-    loader.Start(order);
-    loader.Next();
-    loader.Start({5, 6});
+    loader.Start(0, order);
+    ASSERT_TRUE(loader.Next().ok());
+    loader.Start(1, {5, 6});
     EXPECT_EQ(ReadAll(&loader), (std::vector<int64_t>{5, 6})) << threads;
   }
 }
@@ -187,21 +187,25 @@ TEST(EvaluateTest, EverySampleIsCountedOnceForAnyNumberOfRanks) {
   for (size_t i = 0; i < pixels.size(); ++i) pixels[i] = static_cast<uint8_t>(i * 7919 >> 3);
   std::vector<uint8_t> labels(101);
   for (size_t i = 0; i < labels.size(); ++i) labels[i] = static_cast<uint8_t>(i % 10);
-  WriteIdx(dir.path() + "/t10k-images-idx3-ubyte", {101, 28, 28}, pixels);
-  WriteIdx(dir.path() + "/t10k-labels-idx1-ubyte", {101}, labels);
+  for (const char* split : {"train", "t10k"}) {
+    WriteIdx(absl::StrCat(dir.path(), "/", split, "-images-idx3-ubyte"), {101, 28, 28}, pixels);
+    WriteIdx(absl::StrCat(dir.path(), "/", split, "-labels-idx1-ubyte"), {101}, labels);
+  }
   TrainConfig config;
+  config.model_name = "simple_cnn";
   config.data_kind = "idx";
   config.data_dir = dir.path();
   at::set_num_threads(1);
-  const auto data = OpenTestData(config, "", {0.5, 0.25});
+  const auto data = OpenDataset(config, DataSplit::kTest, "");
   ASSERT_TRUE(data.ok()) << data.status();
-  Model model = *CreateModel("simple_cnn");
-  const Accuracy alone = CountCorrect(&model, *data, 0, 1, at::kCPU);
+  Model model = *CreateModel({config, (*data)->spec()});
+  ForwardPass forward(&model, config, at::kCPU);
+  const Accuracy alone = *CountCorrect(&model, &forward, *data, 0, 1, at::kCPU);
   EXPECT_EQ(alone.total, 101);
   for (int world_size : {2, 3, 101, 150}) {
     Accuracy sum;
     for (int rank = 0; rank < world_size; ++rank) {
-      const Accuracy part = CountCorrect(&model, *data, rank, world_size, at::kCPU);
+      const Accuracy part = *CountCorrect(&model, &forward, *data, rank, world_size, at::kCPU);
       sum.correct += part.correct;
       sum.total += part.total;
     }
@@ -277,7 +281,10 @@ TEST(DigestTest, ThePythonScriptGivesTheSame) {
     GTEST_SKIP() << "no DDPRUN_PYTHON, DDPRUN_SOURCE";
   TemporaryDir dir;
   Seed(7);
-  const std::vector<NamedTensor> tensors = CreateModel("simple_cnn")->Parameters();
+  TrainConfig config;
+  config.model_name = "simple_cnn";
+  const std::vector<NamedTensor> tensors =
+      CreateModel({config, {.input_shape = {1, 28, 28}, .classes = 10}})->Parameters();
   auto snapshot = Snapshot::Create(tensors);
   ASSERT_TRUE(snapshot.ok());
   snapshot->Capture();

@@ -1,5 +1,8 @@
 // What the trainer needs of a data set: samples by number, written into memory of the caller.
-// Immutable; Fill may be called from several threads at once.
+//
+// Immutable; Fill may be called from several threads at once. Random augmentation draws only from
+// DeriveSeed(seed, kAugmentation, {epoch, index}), so a sample looks the same whatever thread or
+// rank prepares it, and after a resume. Errors of Fill name the file and the sample.
 #pragma once
 
 #include <cstdint>
@@ -7,39 +10,47 @@
 #include <string>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "common/config/train_config.h"
-#include "common/idx.h"
 
 namespace ddprun {
+
+enum class InputType { kFloat32, kInt64 };
+
+// A target that counts in no loss and no accuracy, as in PyTorch's cross-entropy.
+inline constexpr int64_t kIgnoredTarget = -100;
+
+// One sample, without the batch dimension.
+struct SampleSpec {
+  std::vector<int64_t> input_shape;  // images: {channels, rows, columns}; tokens: {length}
+  InputType input_type = InputType::kFloat32;
+  std::vector<int64_t> target_shape;  // {}: one class; {length}: one a token. Always int64.
+  int64_t classes = 0;                // targets are 0 … classes−1, or kIgnoredTarget
+  bool ignores = false;               // some targets may be kIgnoredTarget
+};
 
 class Dataset {
  public:
   virtual ~Dataset() = default;
   virtual int64_t size() const = 0;
-  // Shape of one sample without the batch dimension, float32.
-  virtual std::vector<int64_t> sample_shape() const = 0;
-  // Converts the samples `indices[0 … count)` to `inputs` (count × sample) and `targets` (count
-  // classes).
-  virtual void Fill(const int64_t* indices, int64_t count, float* inputs,
-                    int64_t* targets) const = 0;
+  virtual SampleSpec spec() const = 0;
+  // Writes sample `index` as epoch `epoch` sees it: `inputs` has the product of input_shape
+  // elements of input_type, `targets` the product of target_shape.
+  virtual absl::Status Fill(int64_t epoch, int64_t index, void* inputs, int64_t* targets) const = 0;
 };
 
-// How pixels become floats: value = (pixel / 255 − mean) / deviation.
-struct Normalization {
-  double mean = 0;
-  double deviation = 1;
-};
+enum class DataSplit { kTrain, kTest };
 
-// The training split decides the normalisation; the test split is opened with the same one.
-struct OpenedDataset {
-  std::shared_ptr<const Dataset> dataset;
-  Normalization normalization;
-};
-absl::StatusOr<OpenedDataset> OpenTrainingData(const TrainConfig& config,
-                                               const std::string& cache_dir);
-absl::StatusOr<std::shared_ptr<const Dataset>> OpenTestData(const TrainConfig& config,
-                                                            const std::string& cache_dir,
-                                                            const Normalization& normalization);
+// The data of one split as the configuration wants them. `cache_dir`: where decompressed data may
+// be kept between restarts; may be empty. What the test split needs of the training split (its
+// normalisation) is read again or comes from the cache. INVALID_ARGUMENT names the file and what to
+// do.
+absl::StatusOr<std::shared_ptr<const Dataset>> OpenDataset(const TrainConfig& config,
+                                                           DataSplit split,
+                                                           const std::string& cache_dir);
+
+// Elements of one sample.
+int64_t ElementCount(const std::vector<int64_t>& shape);
 
 }  // namespace ddprun

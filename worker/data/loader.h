@@ -1,12 +1,14 @@
 // Loader: turns a list of sample numbers into batches, with threads that work ahead through a
 // bounded ring. Batch k is always samples [k·batch_size, (k+1)·batch_size) of the list, whatever
 // thread makes it, so results do not depend on the number of threads. Next belongs to one thread; a
-// batch is valid until the following Next.
+// batch is valid until the following Next. A sample that cannot be made is the error of the Next
+// that would have given its batch.
 #pragma once
 
 #include <torch/torch.h>
 
 #include <condition_variable>
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <mutex>
@@ -18,8 +20,8 @@
 namespace ddprun {
 
 struct Batch {
-  at::Tensor inputs;   // {n, sample…} float32
-  at::Tensor targets;  // {n} int64
+  at::Tensor inputs;   // {n, sample…} float32 or int64
+  at::Tensor targets;  // {n, target…} int64
 };
 
 class Loader {
@@ -32,18 +34,19 @@ class Loader {
 
   // Begins a new list; what was prepared of the old one is dropped. Ends after ceil(list /
   // batch_size) batches.
-  void Start(std::vector<int64_t> indices);
+  void Start(int64_t epoch, std::vector<int64_t> indices);
   // The next batch, shorter at the end of the list; undefined tensors after the last. Waiting time
   // is added to wait_seconds.
-  Batch Next();
+  absl::StatusOr<Batch> Next();
   double wait_seconds() const { return wait_seconds_; }
 
  private:
   struct Slot {
     at::Tensor inputs;
     at::Tensor targets;
-    float* input_data = nullptr;
+    std::byte* input_data = nullptr;
     int64_t* target_data = nullptr;
+    absl::Status status;
     int64_t ready = -1;  // number of the batch that lies here
   };
   void Work();
@@ -52,7 +55,10 @@ class Loader {
 
   const std::shared_ptr<const Dataset> dataset_;
   const int64_t batch_size_;
+  int64_t sample_bytes_ = 0;
+  int64_t sample_targets_ = 0;
   std::vector<Slot> slots_;
+  int64_t epoch_ = 0;
   std::vector<int64_t> indices_;
   int64_t batches_ = 0;
   double wait_seconds_ = 0;

@@ -1,16 +1,18 @@
 #include "worker/model/model.h"
 
+#include <set>
+
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "worker/model/loss.h"
+#include "worker/model/registry.h"
 
 namespace ddprun {
 namespace {
 
-struct Entry {
-  const char* name;
-  Model (*make)();
-};
-constexpr Entry kModels[] = {{"simple_cnn", &MakeSimpleCnn}};
+std::string FullName(const NamedBlock& block, const std::string& name) {
+  return block.name.empty() ? name : absl::StrCat(block.name, ".", name);
+}
 
 }  // namespace
 
@@ -21,9 +23,11 @@ at::Tensor Model::Forward(at::Tensor input, int first, int last) {
 
 std::vector<NamedTensor> Model::Parameters() const {
   std::vector<NamedTensor> all;
+  std::set<const void*> seen;
   for (const NamedBlock& block : blocks_) {
     for (const auto& item : block.block->named_parameters()) {
-      all.push_back({absl::StrCat(block.name, ".", item.key()), item.value()});
+      if (!seen.insert(item.value().unsafeGetTensorImpl()).second) continue;
+      all.push_back({FullName(block, item.key()), item.value()});
     }
   }
   return all;
@@ -33,7 +37,7 @@ std::vector<NamedTensor> Model::Buffers() const {
   std::vector<NamedTensor> all;
   for (const NamedBlock& block : blocks_) {
     for (const auto& item : block.block->named_buffers()) {
-      all.push_back({absl::StrCat(block.name, ".", item.key()), item.value()});
+      all.push_back({FullName(block, item.key()), item.value()});
     }
   }
   return all;
@@ -47,9 +51,15 @@ void Model::MoveTo(const at::Device& device) {
   for (const NamedBlock& block : blocks_) block.block->to(device);
 }
 
-absl::StatusOr<Model> CreateModel(const std::string& name) {
-  for (const Entry& entry : kModels) {
-    if (name == entry.name) return entry.make();
+absl::StatusOr<Model> CreateModel(const ModelContext& context) {
+  const std::string& name = context.config.model_name;
+  for (const RegisteredModel& registered : RegisteredModels()) {
+    if (name != registered.name) continue;
+    absl::StatusOr<Model> model = registered.entry->make(context);
+    if (model.ok() && !model->has_loss()) {
+      model->set_loss(MakeCrossEntropy(context.config.train_label_smoothing));
+    }
+    return model;
   }
   return absl::NotFoundError(
       absl::StrCat("no model \"", name, "\"; this worker has ", absl::StrJoin(ModelNames(), ", ")));
@@ -57,7 +67,7 @@ absl::StatusOr<Model> CreateModel(const std::string& name) {
 
 std::vector<std::string> ModelNames() {
   std::vector<std::string> names;
-  for (const Entry& entry : kModels) names.push_back(entry.name);
+  for (const RegisteredModel& registered : RegisteredModels()) names.emplace_back(registered.name);
   return names;
 }
 

@@ -1,7 +1,10 @@
 // A model: an ordered list of named blocks, each taking and giving one tensor. Cutting the list
 // anywhere gives pipeline stages; parameter names are `<block>.<name in the block>`, which are
-// PyTorch's names for the same network. One thread trains a model. Models are made by name through
-// the registry, one file a model.
+// PyTorch's names for the same network (a block with an empty name adds nothing). One thread trains
+// a model.
+//
+// The registry has one file a model: worker/model/models/<name>.cc defines `model_<name>`, and that
+// is all (docs/adding_a_model.md).
 #pragma once
 
 #include <torch/torch.h>
@@ -11,6 +14,8 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "common/config/train_config.h"
+#include "worker/data/dataset.h"
 
 namespace ddprun {
 
@@ -29,15 +34,33 @@ struct NamedTensor {
   at::Tensor tensor;
 };
 
+// The mean over the valid targets of a micro-batch, float32. `output`: what the last block gave;
+// `targets`: int64, kIgnoredTarget where none.
+class Loss {
+ public:
+  virtual ~Loss() = default;
+  virtual at::Tensor Compute(const at::Tensor& output, const at::Tensor& targets) = 0;
+  // Whether the largest score along the class dimension is the prediction, so that there is an
+  // accuracy.
+  virtual bool classifies() const { return true; }
+};
+
 class Model {
  public:
-  explicit Model(std::vector<NamedBlock> blocks) : blocks_(std::move(blocks)) {}
+  // Without a loss: cross-entropy over dimension 1 of {n, classes}, or the last of {n, length,
+  // classes}, with the configuration's label smoothing.
+  explicit Model(std::vector<NamedBlock> blocks, std::shared_ptr<Loss> loss = nullptr)
+      : blocks_(std::move(blocks)), loss_(std::move(loss)) {}
 
   int size() const { return static_cast<int>(blocks_.size()); }
+  const std::vector<NamedBlock>& blocks() const { return blocks_; }
   // Runs blocks first … last−1.
   at::Tensor Forward(at::Tensor input, int first, int last);
+  Loss& loss() { return *loss_; }
+  bool has_loss() const { return loss_ != nullptr; }
+  void set_loss(std::shared_ptr<Loss> loss) { loss_ = std::move(loss); }
   // In block order, then in the order of registration: the same on every rank, and that of
-  // `parameters()` in PyTorch.
+  // `parameters()` in PyTorch. A tensor that two blocks share is listed once, under its first name.
   std::vector<NamedTensor> Parameters() const;
   std::vector<NamedTensor> Buffers() const;
   void Train(bool on);
@@ -45,14 +68,23 @@ class Model {
 
  private:
   std::vector<NamedBlock> blocks_;
+  std::shared_ptr<Loss> loss_;
+};
+
+// What a model is made from: its sizes, and what goes in.
+struct ModelContext {
+  const TrainConfig& config;
+  SampleSpec data;
+};
+
+struct ModelEntry {
+  // INVALID_ARGUMENT when the data or the sizes do not fit the model; names the key.
+  absl::StatusOr<Model> (*make)(const ModelContext& context);
 };
 
 // Makes the model with PyTorch's default initialisation from LibTorch's CPU generator (seed it
-// before). NOT_FOUND for an unknown name; lists the known ones.
-absl::StatusOr<Model> CreateModel(const std::string& name);
+// before), then its loss. NOT_FOUND for an unknown name; lists the known ones.
+absl::StatusOr<Model> CreateModel(const ModelContext& context);
 std::vector<std::string> ModelNames();
-
-// The registry's entries.
-Model MakeSimpleCnn();
 
 }  // namespace ddprun

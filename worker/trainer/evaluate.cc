@@ -10,19 +10,23 @@ constexpr int64_t kEvaluationBatch = 250;
 
 }  // namespace
 
-Accuracy CountCorrect(Model* model, const std::shared_ptr<const Dataset>& dataset, int rank,
-                      int world_size, const at::Device& device) {
+absl::StatusOr<Accuracy> CountCorrect(Model* model, ForwardPass* forward,
+                                      const std::shared_ptr<const Dataset>& dataset, int rank,
+                                      int world_size, const at::Device& device) {
   const at::NoGradGuard no_grad;
   model->Train(false);
   std::vector<int64_t> indices;
   for (int64_t i = rank; i < dataset->size(); i += world_size) indices.push_back(i);
   Loader loader(dataset, kEvaluationBatch, /*threads=*/0);
-  loader.Start(std::move(indices));
+  loader.Start(/*epoch=*/0, std::move(indices));
   Accuracy accuracy;
-  for (Batch batch = loader.Next(); batch.inputs.defined(); batch = loader.Next()) {
-    const at::Tensor scores = model->Forward(batch.inputs.to(device), 0, model->size());
-    accuracy.correct += scores.argmax(1).eq(batch.targets.to(device)).sum().item<int64_t>();
-    accuracy.total += batch.targets.size(0);
+  while (true) {
+    absl::StatusOr<Batch> batch = loader.Next();
+    if (!batch.ok()) return batch.status();
+    if (!batch->inputs.defined()) break;
+    const at::Tensor scores = forward->Evaluate(batch->inputs.to(device));
+    accuracy.correct += scores.argmax(1).eq(batch->targets.to(device)).sum().item<int64_t>();
+    accuracy.total += batch->targets.size(0);
   }
   model->Train(true);
   return accuracy;

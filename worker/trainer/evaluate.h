@@ -9,6 +9,7 @@
 #include "worker/comm/communicator.h"
 #include "worker/data/dataset.h"
 #include "worker/model/model.h"
+#include "worker/trainer/forward.h"
 
 namespace ddprun {
 
@@ -22,8 +23,9 @@ struct Accuracy {
 
 // This rank's part: samples rank, rank + world_size, … in batches. Leaves the model in training
 // mode.
-Accuracy CountCorrect(Model* model, const std::shared_ptr<const Dataset>& dataset, int rank,
-                      int world_size, const at::Device& device);
+absl::StatusOr<Accuracy> CountCorrect(Model* model, ForwardPass* forward,
+                                      const std::shared_ptr<const Dataset>& dataset, int rank,
+                                      int world_size, const at::Device& device);
 
 // Sum over all ranks; `communicator` may be null for one rank.
 absl::StatusOr<Accuracy> SumOverRanks(Accuracy mine, Communicator* communicator,

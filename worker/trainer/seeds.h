@@ -14,7 +14,7 @@ enum class SeedPurpose : uint64_t {
   kRank =
       1,  // LibTorch's generator of a rank (dropout and the like): parts are rank and world size
   kRankResumed = 2,   // the same after a change of the world size: rank, world size, samples seen
-  kLoaderThread = 3,  // random augmentation: rank, thread, epoch (TR26)
+  kAugmentation = 3,  // of one sample: epoch, sample (TR26: not of the thread that prepares it)
 };
 
 // Distinct parts give unrelated seeds; the same parts always the same one.

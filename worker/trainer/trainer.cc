@@ -62,7 +62,7 @@ void Trainer::StartEpoch() {
   batches_taken_ = 0;
   const int64_t accumulation = config_.train_accumulation_steps;
   epoch_steps_ = state_.step_in_epoch + (epoch_batches_ + accumulation - 1) / accumulation;
-  loader_->Start(std::move(indices));
+  loader_->Start(state_.epoch, std::move(indices));
 }
 
 // One optimizer update; afterwards `state_` is that of the new step.
@@ -88,25 +88,27 @@ absl::Status Trainer::Update(int micro_batches) {
 
 absl::Status Trainer::Execute(const Action& action) {
   switch (action.kind) {
-    case ActionKind::kLoad:
+    case ActionKind::kLoad: {
       ddprun_phase(session_.client, DDPRUN_PHASE_DATA, nullptr);
-      batch_ = loader_->Next();
-      batch_ = {batch_.inputs.to(session_.device), batch_.targets.to(session_.device)};
+      absl::StatusOr<Batch> batch = loader_->Next();
+      if (!batch.ok()) return batch.status();
+      batch_ = {batch->inputs.to(session_.device), batch->targets.to(session_.device)};
       activation_ = batch_.inputs;
       samples_ += batch_.targets.size(0);
       ++batches_taken_;
       ddprun_phase(session_.client, DDPRUN_PHASE_COMPUTE, nullptr);
       reducer_->Prepare(action.last_micro_batch);
       return absl::OkStatus();
+    }
     case ActionKind::kForward:
-      activation_ = model_->Forward(activation_, action.first_block, action.last_block);
+      activation_ = forward_->Forward(activation_, action.first_block, action.last_block);
       return absl::OkStatus();
     case ActionKind::kLoss:
-      loss_ = at::cross_entropy_loss(activation_, batch_.targets);
+      loss_ = forward_->Loss(activation_, batch_.targets);
       activation_ = at::Tensor();
       return absl::OkStatus();
     case ActionKind::kBackward:
-      (micro_batches_ == 1 ? loss_ : loss_ / micro_batches_).backward();
+      update_->ScaleLoss(micro_batches_ == 1 ? loss_ : loss_ / micro_batches_).backward();
       loss_sum_ += loss_.item<double>();
       loss_ = at::Tensor();
       return action.last_micro_batch ? absl::OkStatus() : reducer_->Finish();
@@ -114,11 +116,9 @@ absl::Status Trainer::Execute(const Action& action) {
       return reducer_->Finish();
     case ActionKind::kUpdate: {
       ddprun_phase(session_.client, DDPRUN_PHASE_OPTIMIZER, nullptr);
-      std::vector<bool> used;
-      used.reserve(parameters_.size());
-      for (const NamedTensor& parameter : parameters_)
-        used.push_back(parameter.tensor.grad().defined());
-      optimizer_->Step(config_.train_lr, used);
+      absl::StatusOr<UpdateOutcome> outcome = update_->Step(state_.step, *reducer_);
+      if (!outcome.ok()) return outcome.status();
+      outcome_ = *outcome;
       return absl::OkStatus();
     }
   }
@@ -162,13 +162,14 @@ absl::Status Trainer::EvaluateNow() {
   ddprun_phase(session_.client, DDPRUN_PHASE_EVALUATE, nullptr);
   if (test_data_ == nullptr) {
     absl::StatusOr<std::shared_ptr<const Dataset>> data =
-        OpenTestData(config_, DataCacheDir(session_), normalization_);
+        OpenDataset(config_, DataSplit::kTest, DataCacheDir(session_));
     if (!data.ok()) return data.status();
     test_data_ = *std::move(data);
   }
-  const Accuracy mine =
-      CountCorrect(&*model_, test_data_, session_.rank, session_.world_size, session_.device);
-  absl::StatusOr<Accuracy> all = SumOverRanks(mine, session_.communicator.get(), session_.device);
+  absl::StatusOr<Accuracy> mine = CountCorrect(&*model_, forward_.get(), test_data_, session_.rank,
+                                               session_.world_size, session_.device);
+  if (!mine.ok()) return mine.status();
+  absl::StatusOr<Accuracy> all = SumOverRanks(*mine, session_.communicator.get(), session_.device);
   if (!all.ok()) return all.status();
   accuracy_ = *all;
   evaluated_step_ = state_.step;

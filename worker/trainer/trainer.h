@@ -24,11 +24,12 @@
 #include "worker/model/model.h"
 #include "worker/parallel/sampler.h"
 #include "worker/trainer/evaluate.h"
+#include "worker/trainer/forward.h"
 #include "worker/trainer/metrics.h"
-#include "worker/trainer/optimizer.h"
 #include "worker/trainer/plan.h"
 #include "worker/trainer/reducer.h"
 #include "worker/trainer/session.h"
+#include "worker/trainer/update.h"
 
 namespace ddprun {
 
@@ -54,6 +55,7 @@ class Trainer {
   absl::Status BuildModel();
   absl::Status Restore(const std::string& dir);
   absl::Status Connect();
+  RunLength PlannedLength() const;
   CheckpointTensors StateTensors() const;
 
   // trainer.cc
@@ -81,14 +83,14 @@ class Trainer {
   // What is trained.
   std::optional<Model> model_;
   std::vector<NamedTensor> parameters_;
-  std::unique_ptr<Optimizer> optimizer_;
+  std::unique_ptr<ForwardPass> forward_;
+  std::unique_ptr<ParameterUpdate> update_;
   std::unique_ptr<GradientReducer> reducer_;
   std::unique_ptr<CheckpointWriter> writer_;
 
   // On what.
   std::shared_ptr<const Dataset> train_data_;
   std::shared_ptr<const Dataset> test_data_;  // opened before the first evaluation
-  Normalization normalization_;
   std::optional<DistributedSampler> sampler_;
   std::unique_ptr<Loader> loader_;
 
@@ -110,6 +112,7 @@ class Trainer {
   double loss_sum_ = 0;
   int64_t samples_ = 0;  // of this rank in this update
   int micro_batches_ = 1;
+  UpdateOutcome outcome_;
 
   // For reports.
   std::unique_ptr<MetricsLog> metrics_;

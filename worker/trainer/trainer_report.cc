@@ -31,7 +31,7 @@ void Trainer::LogStep() {
   metrics_->Append({.step = state_.step,
                     .epoch = state_.epoch + 1,
                     .loss = state_.last_loss,
-                    .lr = config_.train_lr,
+                    .lr = outcome_.lr,
                     .samples_per_s = samples_per_second_,
                     .data_wait_s = loader_->wait_seconds() - interval_wait_begin_});
   interval_begin_ = now;

@@ -51,10 +51,10 @@ absl::StatusOr<std::unique_ptr<Trainer>> Trainer::Create(Session* session) {
 }
 
 absl::Status Trainer::OpenData() {
-  absl::StatusOr<OpenedDataset> data = OpenTrainingData(config_, DataCacheDir(session_));
+  absl::StatusOr<std::shared_ptr<const Dataset>> data =
+      OpenDataset(config_, DataSplit::kTrain, DataCacheDir(session_));
   if (!data.ok()) return data.status();
-  train_data_ = data->dataset;
-  normalization_ = data->normalization;
+  train_data_ = *std::move(data);
   const SamplerOptions options = {.samples = train_data_->size(),
                                   .replicas = session_.world_size,
                                   .shuffle = config_.data_shuffle,
@@ -74,15 +74,17 @@ absl::Status Trainer::OpenData() {
 
 absl::Status Trainer::BuildModel() {
   SeedGenerator(static_cast<uint64_t>(config_.train_seed));
-  absl::StatusOr<Model> model = CreateModel(config_.model_name);
+  absl::StatusOr<Model> model = CreateModel({config_, train_data_->spec()});
   if (!model.ok()) return model.status();
   model_.emplace(*std::move(model));
   model_->MoveTo(session_.device);
   model_->Train(true);
   parameters_ = model_->Parameters();
-  absl::StatusOr<std::unique_ptr<Optimizer>> optimizer = CreateOptimizer(config_, parameters_);
-  if (!optimizer.ok()) return optimizer.status();
-  optimizer_ = *std::move(optimizer);
+  forward_ = std::make_unique<ForwardPass>(&*model_, config_, session_.device);
+  absl::StatusOr<std::unique_ptr<ParameterUpdate>> update =
+      ParameterUpdate::Create(config_, parameters_, PlannedLength());
+  if (!update.ok()) return update.status();
+  update_ = *std::move(update);
   SeedGenerator(
       DeriveSeed(config_.train_seed, SeedPurpose::kRank, {session_.rank, session_.world_size, 0}));
   state_.world_size = session_.world_size;
@@ -90,8 +92,18 @@ absl::Status Trainer::BuildModel() {
   return absl::OkStatus();
 }
 
+// As the configuration has it for this number of ranks, whatever was done before a resume, so that
+// the learning rate of a step does not depend on where the run was interrupted.
+RunLength Trainer::PlannedLength() const {
+  const int64_t per_epoch = StepsPerEpoch(config_, train_data_->size(), session_.world_size);
+  return {.total_steps =
+              config_.train_steps > 0 ? config_.train_steps : config_.train_epochs * per_epoch,
+          .steps_per_epoch = per_epoch,
+          .world_size = session_.world_size};
+}
+
 CheckpointTensors Trainer::StateTensors() const {
-  CheckpointTensors tensors{parameters_, optimizer_->State()};
+  CheckpointTensors tensors{parameters_, update_->State()};
   for (const NamedTensor& buffer : model_->Buffers()) tensors.model.push_back(buffer);
   return tensors;
 }

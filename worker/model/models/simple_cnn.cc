@@ -2,6 +2,8 @@
 // Names and initialisation are those of the PyTorch module with `self.conv` and `self.fc`.
 #include <cmath>
 
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "worker/model/model.h"
 
 namespace ddprun {
@@ -9,6 +11,7 @@ namespace {
 
 constexpr int64_t kChannels = 32;
 constexpr int64_t kKernel = 3;
+constexpr int64_t kRows = 28;
 constexpr int64_t kPooled = 13;  // (28 − 3 + 1) / 2
 constexpr int64_t kClasses = 10;
 
@@ -62,13 +65,26 @@ class LinearBlock : public Block {
   at::Tensor bias_;
 };
 
-}  // namespace
-
-Model MakeSimpleCnn() {
+absl::StatusOr<Model> Make(const ModelContext& context) {
+  const SampleSpec& data = context.data;
+  if (data.input_shape != std::vector<int64_t>{1, kRows, kRows}) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("[model] name: simple_cnn takes grey images of ", kRows, " x ", kRows,
+                     " pixels, the data have samples of ", absl::StrJoin(data.input_shape, " x ")));
+  }
+  if (data.classes > kClasses) {
+    return absl::InvalidArgumentError(absl::StrCat("[model] name: simple_cnn has ", kClasses,
+                                                   " classes, the data have ", data.classes));
+  }
   // Two statements: the order in which the generator is drawn from is part of the result.
   auto conv = std::make_shared<ConvBlock>();
   auto fc = std::make_shared<LinearBlock>();
   return Model({{"conv", std::move(conv)}, {"fc", std::move(fc)}});
 }
+
+}  // namespace
+
+extern const ModelEntry model_simple_cnn;
+const ModelEntry model_simple_cnn = {&Make};
 
 }  // namespace ddprun
