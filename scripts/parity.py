@@ -1,0 +1,119 @@
+"""Trains the same settings with ddprun and with PyTorch, in the same run, and says how far apart they are: see docs/parity.md.
+
+  scripts/parity.py                 everything (about an hour); exit code 1 when a difference is above its tolerance
+  scripts/parity.py --only TEXT     what has TEXT in its name
+  scripts/parity.py --quick         a part of each kind, for the tests
+  scripts/parity.py --write         also puts the tables into docs/parity.md
+"""
+
+import argparse
+import collections
+import copy
+import pathlib
+import sys
+
+import torch
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT / "tests/python"))
+import parity_run  # noqa: E402
+import parity_settings  # noqa: E402
+
+WRONG = 1.01  # factor of the learning rate that a comparison must notice
+PAGE = ROOT / "docs/parity.md"
+MARK = "<!-- what follows is written by scripts/parity.py --write -->\n"
+
+
+def with_wrong_lr(setting):
+    changed = copy.deepcopy(setting)
+    changed["train"]["lr"] *= WRONG
+    return changed
+
+
+def limit(case, part):
+    """The tolerance of a part of the comparison."""
+    if part == "loss":
+        return case.tolerance.loss
+    return {"lr": 1e-9, "scale": 0.0}.get(part, case.tolerance.weights)
+
+
+def complaints(case, difference, wrong):
+    """What is wrong with a measured case."""
+    for part in case.compares:
+        if part in difference and not difference[part] <= limit(case, part):
+            yield f"{part} differs by {difference[part]:.2e} ({difference.get(part + ' of', '')}), allowed are {limit(case, part):.0e}"
+    if wrong is not None and not wrong["loss"] > case.tolerance.loss:
+        yield f"a learning rate 1 % too high goes unnoticed: it changes the loss by {wrong['loss']:.2e}"
+
+
+class Runner:
+    """Runs cases and keeps what they gave."""
+
+    def __init__(self, workshop):
+        self.workshop, self.failed, self.rows = workshop, 0, []
+
+    def run(self, cases):
+        """All of ddprun's runs first, then the reference, one group of processes for each number of ranks."""
+        groups = collections.defaultdict(list)
+        for case in cases:
+            mine = self.workshop.ddprun(parity_run.defaults(case.setting), case.ranks)
+            groups[case.peer_ranks or case.ranks].append((case, mine))
+        for ranks, members in sorted(groups.items()):
+            jobs = [parity_run.defaults(case.peer or case.setting) for case, _ in members]
+            jobs += [with_wrong_lr(job) for job, (case, _) in zip(list(jobs), members) if case.wrong]
+            results = self.workshop.reference(jobs, ranks)
+            wrong = iter(results[len(members):])
+            for (case, mine), peer in zip(members, results):
+                self.judge(case, mine, peer, next(wrong) if case.wrong else None)
+
+    def judge(self, case, mine, peer, wrong):
+        difference = parity_run.compare(mine, peer)
+        noticed = parity_run.compare(mine, wrong) if wrong is not None else None
+        found = list(complaints(case, difference, noticed))
+        self.failed += len(found)
+        self.rows.append((case, difference, noticed))
+        numbers = ", ".join(f"{part} {difference[part]:.1e}" for part in case.compares if part in difference)
+        print(f"{'FAILED' if found else 'ok'}: {case.name}: {numbers}" +
+              (f"; wrong lr {noticed['loss']:.1e}, {noticed['weights']:.1e}" if noticed else ""), flush=True)
+        for line in found:
+            print(f"  {line}", flush=True)
+
+
+def table(rows):
+    """Lines of Markdown."""
+    yield "| setting | loss | weights | optimizer state | allowed: loss, weights | why | learning rate 1 % too high |"
+    yield "|---|---|---|---|---|---|---|"
+    for case, difference, noticed in rows:
+        cells = [case.name.replace(" | ", ", ")]
+        for part in ("loss", "weights", "optimizer"):
+            cells.append(f"{difference[part]:.1e}" if part in difference and part in case.compares else "–")
+        cells += [f"{case.tolerance.loss:.0e}, {case.tolerance.weights:.0e}", case.tolerance.reason,
+                  f"{noticed['loss']:.1e}" if noticed else "–"]
+        yield "| " + " | ".join(cells) + " |"
+
+
+def write_page(rows):
+    text = PAGE.read_text(encoding="utf-8")
+    head = text[:text.index(MARK) + len(MARK)]
+    PAGE.write_text(head + "\n" + "\n".join(table(rows)) + "\n", encoding="utf-8")
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", default="")
+    parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--write", action="store_true")
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    cases = [case for case in parity_settings.grid() if options.only in case.name]
+    with parity_run.Workshop() as workshop:
+        runner = Runner(workshop)
+        runner.run(cases)
+    if options.write:
+        write_page(runner.rows)
+    print(f"{len(runner.rows)} comparisons, {runner.failed} complaints", flush=True)
+    return 1 if runner.failed or not runner.rows else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

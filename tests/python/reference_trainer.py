@@ -1,0 +1,135 @@
+"""What a train.cfg means, in plain PyTorch: the loop that people write around DistributedDataParallel, DistributedSampler,
+torch.optim, torch.autocast and torch.amp.GradScaler. ddprun is compared with it step by step.
+
+A setting is a dict of sections as in train.cfg. One process a rank; with one rank there is no process group.
+"""
+
+import contextlib
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
+from torch.utils.data import DistributedSampler
+
+import reference_models
+
+DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
+
+
+def make_optimizer(train, parameters):
+    lr, decay = train["lr"], train.get("weight_decay", 0.0)
+    groups = parameters
+    if train.get("weight_decay_on") == "matrices":
+        parameters = list(parameters)
+        groups = [{"params": [p for p in parameters if p.dim() > 1], "weight_decay": decay},
+                  {"params": [p for p in parameters if p.dim() <= 1], "weight_decay": 0.0}]
+    if train["optimizer"] == "sgd":
+        return torch.optim.SGD(groups, lr, momentum=train.get("momentum", 0.0), nesterov=train.get("nesterov", False),
+                               weight_decay=decay)
+    kind = {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW}[train["optimizer"]]
+    return kind(groups, lr, betas=tuple(train.get("betas", (0.9, 0.999))), eps=train.get("eps", 1e-8), weight_decay=decay)
+
+
+class ReferenceTrainer:
+    """Trains `setting` on (inputs, targets) as rank `rank` of `world`."""
+
+    def __init__(self, setting, inputs, targets, rank=0, world=1):
+        self.data, self.train = setting["data"], setting["train"]
+        self.amp = setting.get("precision", {}).get("amp", "off")
+        self.inputs, self.targets, self.rank, self.world = inputs, targets, rank, world
+        torch.manual_seed(self.train["seed"])
+        self.model = reference_models.make(setting["model"]["name"], **setting.get("options", {}))
+        self.parallel = DistributedDataParallel(self.model) if world > 1 else self.model
+        self.optimizer = make_optimizer(self.train, self.model.parameters())
+        self.scaler = torch.amp.GradScaler(
+            "cpu", init_scale=setting.get("precision", {}).get("loss_scale", 65536.0),
+            growth_interval=setting.get("precision", {}).get("loss_scale_growth_steps", 2000), enabled=self.amp == "fp16")
+        decay = self.train.get("ema_decay", 0.0)
+        self.ema = AveragedModel(self.model, multi_avg_fn=get_ema_multi_avg_fn(decay)) if decay else None
+        self.lines = []
+
+    def epoch_batches(self, epoch):
+        """This rank's batches of sample numbers."""
+        sampler = DistributedSampler(range(len(self.targets)), self.world, self.rank, self.data["shuffle"],
+                                     self.train["seed"], self.data["drop_last"])
+        sampler.set_epoch(epoch)
+        order, size = list(sampler), self.data["batch_size"]
+        batches = [order[i:i + size] for i in range(0, len(order), size)]
+        return [batch for batch in batches if len(batch) == size] if self.data["drop_last"] else batches
+
+    def micro_step(self, batch, count, last):
+        """Forward and backward of one of `count` micro-batches of an update; returns its loss."""
+        wait = contextlib.nullcontext() if last or self.world == 1 else self.parallel.no_sync()
+        with wait:
+            with torch.autocast("cpu", DTYPES.get(self.amp, torch.bfloat16), enabled=self.amp != "off"):
+                output = self.parallel(self.inputs[batch])
+            loss = reference_models.loss(output, self.targets[batch], self.train.get("label_smoothing", 0.0))
+            self.scaler.scale(loss / count).backward()
+        return loss.item()
+
+    def update(self, batches):
+        """One step of the optimizer; returns its line of metrics."""
+        losses = [self.micro_step(batch, len(batches), i + 1 == len(batches)) for i, batch in enumerate(batches)]
+        line = {"loss": sum(losses) / len(losses), "lr": self.optimizer.param_groups[0]["lr"]}
+        if self.amp == "fp16":
+            line["loss_scale"] = self.scaler.get_scale()
+        if self.train.get("clip_norm", 0.0):
+            self.scaler.unscale_(self.optimizer)
+            nn.utils.clip_grad_norm_(self.model.parameters(), self.train["clip_norm"])
+        self.scaler.step(self.optimizer)
+        self.scaler.update()
+        self.optimizer.zero_grad()
+        if self.ema:
+            self.ema.update_parameters(self.model)
+        return line
+
+    def run(self):
+        """All steps; afterwards `lines` has one dict a step."""
+        epoch, steps, accumulation = 0, self.train["steps"], self.train.get("accumulation_steps", 1)
+        while len(self.lines) < steps:
+            batches = self.epoch_batches(epoch)
+            for i in range(0, len(batches), accumulation):
+                self.lines.append(self.update(batches[i:i + accumulation]))
+                if len(self.lines) == steps:
+                    break
+            epoch += 1
+
+    def optimizer_state(self):
+        """`exp_avg.conv.weight` → tensor, as in ddprun's checkpoints."""
+        names = {id(parameter): name for name, parameter in self.model.named_parameters()}
+        return {f"{key}.{names[id(parameter)]}": value for parameter, state in self.optimizer.state.items()
+                for key, value in state.items() if torch.is_tensor(value)}
+
+    def evaluate(self, inputs, targets):
+        """(loss, accuracy) in evaluation mode."""
+        self.model.eval()
+        with torch.no_grad():
+            output = self.model(inputs)
+            result = (reference_models.loss(output, targets).item(),
+                      output.argmax(-1).eq(targets).double().mean().item())
+        self.model.train()
+        return result
+
+
+def result_of(trainer):
+    """Everything that is compared, as one dict for torch.save."""
+    return {"lines": trainer.lines, "weights": {key: value.clone() for key, value in trainer.model.state_dict().items()},
+            "optimizer": trainer.optimizer_state(),
+            "ema": {key.removeprefix("module."): value for key, value in trainer.ema.state_dict().items()} if trainer.ema else {}}
+
+
+def run_rank(rank, world, meeting, jobs):
+    """Runs (setting, inputs, targets, file) jobs one after the other as one rank of a Gloo group that meets at this URL; rank 0
+    saves the results."""
+    torch.set_num_threads(1)
+    if world > 1:
+        dist.init_process_group("gloo", init_method=meeting, rank=rank, world_size=world)
+    for setting, inputs, targets, path in jobs:
+        trainer = ReferenceTrainer(setting, inputs, targets, rank, world)
+        trainer.run()
+        if rank == 0:
+            torch.save(result_of(trainer), path)
+    if world > 1:
+        dist.destroy_process_group()
