@@ -32,7 +32,7 @@ def with_wrong_lr(setting):
 
 def limit(case, part):
     """The tolerance of a part of the comparison."""
-    if part == "loss":
+    if part in ("loss", "evaluation"):
         return case.tolerance.loss
     return {"lr": 1e-9, "scale": 0.0}.get(part, case.tolerance.weights)
 
@@ -69,6 +69,9 @@ class Runner:
     def judge(self, case, mine, peer, wrong):
         difference = parity_run.compare(mine, peer)
         noticed = parity_run.compare(mine, wrong) if wrong is not None else None
+        if case.setting["train"].get("evaluate"):
+            test = self.workshop.tensors(parity_run.defaults(case.setting)["data"], "test")
+            difference["evaluation"] = parity_run.evaluation_difference(case.setting, mine, *test)
         found = list(complaints(case, difference, noticed))
         self.failed += len(found)
         self.rows.append((case, difference, noticed))
@@ -105,7 +108,7 @@ def main():
     parser.add_argument("--write", action="store_true")
     options = parser.parse_args()
     torch.set_num_threads(1)
-    cases = [case for case in parity_settings.grid() if options.only in case.name]
+    cases = [case for case in parity_settings.everything() if options.only in case.name and (case.quick or not options.quick)]
     with parity_run.Workshop() as workshop:
         runner = Runner(workshop)
         runner.run(cases)

@@ -1,5 +1,6 @@
 """Runs one setting with ddprun and with the reference trainer, and measures how far apart they end."""
 
+import contextlib
 import json
 import os
 import pathlib
@@ -9,9 +10,10 @@ import tempfile
 
 import torch
 import torch.multiprocessing as multiprocessing
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 
 import parity_data
+import reference_models
 import reference_trainer
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
@@ -68,11 +70,20 @@ class Workshop:
             self.loaded[key] = parity_data.load(data, self.data_dir(data["kind"]), split)
         return self.loaded[key]
 
+    def weights(self, setting):
+        """The file of initial weights for a setting that says that it begins with some."""
+        path = self.folder / f"{setting['model']['name']}.safetensors"
+        if not path.exists():
+            save_other_weights(setting, path)
+        return path
+
     def ddprun(self, setting, ranks, extra=()):
         """One run of ddprun to its end; returns what result_of() of the reference does, and result.json as "result"."""
         folder = pathlib.Path(tempfile.mkdtemp(dir=self.folder))
         config = {section: keys for section, keys in setting.items() if section != "options"}
         config["data"] = {**config["data"], "dir": str(self.data_dir(config["data"]["kind"]))}
+        if "weights" in config["model"]:
+            config["model"]["weights"] = str(self.weights(setting))
         (folder / "train.cfg").write_text(toml(config), encoding="utf-8")
         run = folder / "run"
         command = [DDPRUN, "--nproc", str(ranks), "--device", "cpu", "--run-dir", str(run), *extra, str(folder / "train.cfg")]
@@ -88,6 +99,8 @@ class Workshop:
         """Results of the settings under one group of Python processes (none for one rank: in this process)."""
         work = []
         for number, setting in enumerate(jobs):
+            if "weights" in setting["model"]:
+                setting["model"]["weights"] = str(self.weights(setting))
             work.append((setting, *self.tensors(setting["data"]), str(self.folder / f"reference-{number}.pt")))
         if ranks == 1:
             reference_trainer.run_rank(0, 1, "", work)
@@ -130,6 +143,37 @@ def tensor_difference(ours, theirs):
         distance, size = (mine - value).norm().item(), value.norm().item()
         worst = max(worst, (0.0 if distance == 0 else distance / size if size > 0 else float("inf"), name))
     return worst
+
+
+def module_of(setting):
+    """The PyTorch module of a setting: torchvision's own where it is installed and has it."""
+    name, options = setting["model"]["name"], dict(setting.get("options", {}))
+    if name.startswith("resnet") and options.get("stem", "imagenet") == "imagenet":
+        with contextlib.suppress(ImportError):
+            import torchvision
+            return getattr(torchvision.models, name)(num_classes=options["classes"])
+    return reference_models.make(name, **options)
+
+
+def save_other_weights(setting, path):
+    """A state_dict as it would come from elsewhere, with running statistics that are not the initial ones."""
+    torch.manual_seed(77)
+    module = module_of(setting)
+    for name, value in module.state_dict().items():
+        if name.endswith("running_mean"):
+            value.normal_(0, 0.1)
+        elif name.endswith("running_var"):
+            value.uniform_(0.5, 1.5)
+    save_file(module.state_dict(), path)
+
+
+def evaluation_difference(setting, ours, inputs, targets):
+    """How far ddprun's loss on the test split is from that of a PyTorch module which has loaded ddprun's weights strictly."""
+    module = module_of(setting)
+    reference_models.load_weights(module, ours["weights"])
+    loss, accuracy = reference_trainer.evaluate(module, inputs, targets)
+    metrics = {key: float(value) for key, value in ours["result"]["metrics"].items()}
+    return max(relative(metrics["test_loss"], loss), relative(metrics["test_accuracy"], accuracy))
 
 
 def compare(ours, theirs):

@@ -14,6 +14,8 @@ PRECISIONS = ("off", "bf16", "fp16")
 STEPS = 50
 SLOW_STEPS = 5  # fp16 convolutions on a CPU without fp16 instructions: 3 to 6 s a step
 
+QUICK = {"simple_cnn | off | 1 | SGD, Nesterov, decay", "bert | bf16 | 1 | Adam", "gpt | off | 4 | AdamW"}
+
 # Sections of a train.cfg; `options` are those of the PyTorch module.
 SIZES = {"vocab_size": 64, "d_model": 32, "heads": 4, "layers": 2, "sequence_length": 16}
 MODELS = {
@@ -54,13 +56,14 @@ class Case:
     ranks: int = 1
     peer: dict = None        # the same setting when None
     peer_ranks: int = None   # the same number when None
-    compares: tuple = ("loss", "lr", "scale", "weights", "optimizer", "ema")
+    compares: tuple = ("loss", "lr", "scale", "weights", "optimizer", "ema", "evaluation")
     wrong: bool = False      # also hold it against a learning rate that is 1 % too high, which must be noticed
+    quick: bool = False      # one of those that the tests run
 
 
-def setting(model, train, **sections):
+def setting(name, train, **sections):
     """A setting of this model with more keys of [train] and other sections."""
-    full = {section: dict(keys) for section, keys in MODELS[model].items()}
+    full = {section: dict(keys) for section, keys in MODELS[name].items()}
     full["train"] = {"steps": STEPS, **train}
     for section, keys in sections.items():
         full[section] = {**full.get(section, {}), **keys}
@@ -75,5 +78,86 @@ def grid():
                 for title, train in OPTIMIZERS.items():
                     slow = amp == "fp16" and model.startswith("resnet")
                     keys = {**train, "accumulation_steps": accumulation, "steps": SLOW_STEPS if slow else STEPS}
-                    yield Case(f"{model} | {amp} | {accumulation} | {title}", setting(model, keys, precision={"amp": amp}),
-                               TOLERANCES[amp], wrong=accumulation == 1)
+                    name = f"{model} | {amp} | {accumulation} | {title}"
+                    yield Case(name, setting(model, keys, precision={"amp": amp}), TOLERANCES[amp], wrong=accumulation == 1,
+                               quick=name in QUICK)
+
+
+def ranks():
+    """Several processes beside Python DDP on as many, and beside one process with the whole batch (TR37, TR48: divided once)."""
+    for model, train, quick in (("simple_cnn", SGD, False), ("gpt", ADAMW, True)):
+        whole = setting(model, train)
+        for count in (2, 4):
+            part = setting(model, train, data={"batch_size": 8 // count})
+            yield Case(f"{model}, {count} processes beside DDP", part, TOLERANCES["off"], count, wrong=True, quick=quick and count == 2)
+            yield Case(f"{model}, {count} processes beside one", part, TOLERANCES["off"], count, whole, 1, quick=quick and count == 4)
+    for amp in PRECISIONS:
+        yield Case(f"gpt, {amp}, 2 processes, accumulation 4, beside DDP",
+                   setting("gpt", {**ADAMW, "accumulation_steps": 4}, precision={"amp": amp}), TOLERANCES[amp], 2)
+    # TR1, TR8: 203 samples: the last batch of an epoch has 6 of 8 samples, the last update 3 of 5 batches.
+    tail = setting("simple_cnn", {**SGD, "accumulation_steps": 5}, data={"drop_last": False})
+    yield Case("simple_cnn, 2 processes, accumulation 5, short last batch, beside DDP", tail, TOLERANCES["off"], 2, wrong=True, quick=True)
+
+
+def norms():
+    """SyncBN over several processes beside one process with the whole batch (TR13: also with one sample a process; TR14)."""
+    for count, batch in ((2, 4), (4, 2), (4, 1)):
+        steps = {**SGD, "lr": 0.001, "steps": 20}
+        part = setting("resnet18", steps, data={"batch_size": batch}, parallel={"sync_bn": "on"})
+        yield Case(f"resnet18, SyncBN, {count} processes of batch {batch} beside one", part, TOLERANCES["off"], count,
+                   setting("resnet18", steps, data={"batch_size": batch * count}), 1, quick=(count, batch) == (2, 4))
+    yield Case("resnet18, no SyncBN, 2 processes beside DDP", setting("resnet18", SGD, parallel={"sync_bn": "off"}),
+               TOLERANCES["off"], 2)
+
+
+def scaling():
+    """The loss scale of fp16 step by step: falls from where gradients overflow, and rises again every 3 steps (TR21, TR22)."""
+    scaled = {"amp": "fp16", "loss_scale": 2.0 ** 30, "loss_scale_growth_steps": 3}
+    for count in (1, 2):
+        yield Case(f"gpt, fp16 with overflows, {count} processes", setting("gpt", ADAMW, precision=scaled), TOLERANCES["fp16"], count,
+                   quick=count == 1)
+    yield Case("gpt, fp16 with overflows, clipped, accumulation 4", setting(
+        "gpt", {**ADAMW, "accumulation_steps": 4, "clip_norm": 0.5}, precision=scaled), TOLERANCES["fp16"])
+
+
+def schedules():
+    """The learning rate step by step, and what follows from it. 25 steps are an epoch."""
+    for name, keys in (("constant", {}), ("cosine", {"min_lr": 1e-5}), ("linear", {"min_lr": 1e-5}),
+                       ("step", {"decay_epochs": 1, "gamma": 0.5})):
+        for warmup in (0, 10):
+            train = {**SGD, **keys, "schedule": name, "warmup_steps": warmup}
+            yield Case(f"simple_cnn, schedule {name}, warm-up of {warmup} steps", setting("simple_cnn", train), TOLERANCES["off"],
+                       wrong=True, quick=(name, warmup) == ("cosine", 10))
+
+
+def options():
+    """One key each."""
+    for name, train in (("clip_norm", {**SGD, "clip_norm": 0.5}), ("label_smoothing", {**SGD, "label_smoothing": 0.1}),
+                        ("weight_decay_on matrices", {**ADAMW, "weight_decay": 0.1, "weight_decay_on": "matrices"}),
+                        ("betas and eps", {**ADAMW, "betas": [0.8, 0.95], "eps": 1e-6}), ("ema_decay", {**SGD, "ema_decay": 0.9})):
+        for model in ("simple_cnn", "gpt"):
+            yield Case(f"{model}, {name}", setting(model, train), TOLERANCES["off"], wrong=True, quick=model == "gpt" and "_norm" in name)
+    yield Case("resnet18, ema_decay", setting("resnet18", {**SGD, "ema_decay": 0.9, "steps": 10}), TOLERANCES["off"])
+    for amp in ("off", "bf16"):
+        yield Case(f"gpt, {amp}, recompute", setting("gpt", ADAMW, precision={"amp": amp, "recompute": "blocks"}), TOLERANCES[amp],
+                   wrong=True)
+    yield Case("resnet18, recompute", setting("resnet18", {**SGD, "steps": 10}, precision={"recompute": "blocks"}), TOLERANCES["off"])
+
+
+def beginnings():
+    """Initial weights from the same seed: a learning rate too small to change any of them."""
+    for model in MODELS:
+        yield Case(f"{model}, initial weights", setting(model, {"optimizer": "sgd", "lr": 1e-30, "steps": 1}), EXACT,
+                   compares=("weights",), quick=True)
+
+
+def exchanges():
+    """Weights from elsewhere, some steps, and ddprun's checkpoint in a PyTorch module: the loss on the test split is the same."""
+    for model in MODELS:
+        yield Case(f"{model}, weights from a file, back to PyTorch", setting(
+            model, {**SGD, "steps": 10, "evaluate": True}, model={"weights": "a file"}), TOLERANCES["off"], quick=model in ("resnet18", "gpt"))
+
+
+def everything():
+    for part in (beginnings, exchanges, grid, ranks, norms, scaling, schedules, options):
+        yield from part()

@@ -8,8 +8,10 @@ import contextlib
 
 import torch
 import torch.distributed as dist
+from safetensors.torch import load_file
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
+from torch.optim import lr_scheduler
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 from torch.utils.data import DistributedSampler
 
@@ -32,6 +34,25 @@ def make_optimizer(train, parameters):
     return kind(groups, lr, betas=tuple(train.get("betas", (0.9, 0.999))), eps=train.get("eps", 1e-8), weight_decay=decay)
 
 
+def make_schedule(train, optimizer, steps_per_epoch):
+    """torch.optim's schedule for [train] schedule after a linear warm-up; stepped after each update."""
+    warmup, kind = train.get("warmup_steps", 0), train.get("schedule", "constant")
+    length, end = train["steps"] - warmup, train.get("min_lr", 0.0)
+    if kind == "cosine":
+        after = lr_scheduler.CosineAnnealingLR(optimizer, length, end)
+    elif kind == "linear":
+        after = lr_scheduler.LinearLR(optimizer, 1.0, end / train["lr"], length)
+    elif kind == "step":
+        milestones = range(train["decay_epochs"] * steps_per_epoch - warmup, length, train["decay_epochs"] * steps_per_epoch)
+        after = lr_scheduler.MultiStepLR(optimizer, list(milestones), train["gamma"])
+    else:
+        after = lr_scheduler.ConstantLR(optimizer, 1.0, 1)
+    if warmup <= 1:
+        return after
+    before = lr_scheduler.LinearLR(optimizer, 1 / warmup, 1.0, warmup - 1)
+    return lr_scheduler.SequentialLR(optimizer, [before, after], [warmup])
+
+
 class ReferenceTrainer:
     """Trains `setting` on (inputs, targets) as rank `rank` of `world`."""
 
@@ -41,6 +62,8 @@ class ReferenceTrainer:
         self.inputs, self.targets, self.rank, self.world = inputs, targets, rank, world
         torch.manual_seed(self.train["seed"])
         self.model = reference_models.make(setting["model"]["name"], **setting.get("options", {}))
+        if "weights" in setting["model"]:
+            reference_models.load_weights(self.model, load_file(setting["model"]["weights"]))
         self.parallel = DistributedDataParallel(self.model) if world > 1 else self.model
         self.optimizer = make_optimizer(self.train, self.model.parameters())
         self.scaler = torch.amp.GradScaler(
@@ -48,6 +71,11 @@ class ReferenceTrainer:
             growth_interval=setting.get("precision", {}).get("loss_scale_growth_steps", 2000), enabled=self.amp == "fp16")
         decay = self.train.get("ema_decay", 0.0)
         self.ema = AveragedModel(self.model, multi_avg_fn=get_ema_multi_avg_fn(decay)) if decay else None
+        if self.ema:
+            self.ema.update_parameters(self.model)  # the first call copies: the average begins with the initial weights
+        accumulation = self.train.get("accumulation_steps", 1)
+        self.steps_per_epoch = -(-len(self.epoch_batches(0)) // accumulation)
+        self.schedule = make_schedule(self.train, self.optimizer, self.steps_per_epoch)
         self.lines = []
 
     def epoch_batches(self, epoch):
@@ -59,29 +87,47 @@ class ReferenceTrainer:
         batches = [order[i:i + size] for i in range(0, len(order), size)]
         return [batch for batch in batches if len(batch) == size] if self.data["drop_last"] else batches
 
-    def micro_step(self, batch, count, last):
-        """Forward and backward of one of `count` micro-batches of an update; returns its loss."""
+    def counts(self, batches):
+        """Targets that count (not −100) in each batch, and in all batches of all ranks."""
+        mine = [int((self.targets[batch] != -100).sum()) for batch in batches]
+        total = torch.tensor(sum(mine))
+        if self.world > 1:
+            dist.all_reduce(total)
+        return mine, total.item()
+
+    def micro_step(self, batch, weight, last):
+        """Forward and backward of one micro-batch of an update; returns its loss."""
         wait = contextlib.nullcontext() if last or self.world == 1 else self.parallel.no_sync()
         with wait:
             with torch.autocast("cpu", DTYPES.get(self.amp, torch.bfloat16), enabled=self.amp != "off"):
                 output = self.parallel(self.inputs[batch])
             loss = reference_models.loss(output, self.targets[batch], self.train.get("label_smoothing", 0.0))
-            self.scaler.scale(loss / count).backward()
+            self.scaler.scale(loss * weight).backward()
         return loss.item()
 
     def update(self, batches):
-        """One step of the optimizer; returns its line of metrics."""
-        losses = [self.micro_step(batch, len(batches), i + 1 == len(batches)) for i, batch in enumerate(batches)]
-        line = {"loss": sum(losses) / len(losses), "lr": self.optimizer.param_groups[0]["lr"]}
+        """One step of the optimizer; returns its line of metrics.
+
+        The mean is over all targets of the update that count, on all ranks: DDP takes the mean over the ranks, hence `world`.
+        """
+        counts, total = self.counts(batches)
+        weights = [count * self.world / total for count in counts]
+        losses = [self.micro_step(batch, weight, i + 1 == len(batches)) for i, (batch, weight) in enumerate(zip(batches, weights))]
+        mean = torch.tensor(sum(loss * weight for loss, weight in zip(losses, weights)), dtype=torch.float64)
+        if self.world > 1:
+            dist.all_reduce(mean)
+        line = {"loss": mean.item() / self.world, "lr": self.optimizer.param_groups[0]["lr"]}
         if self.amp == "fp16":
             line["loss_scale"] = self.scaler.get_scale()
         if self.train.get("clip_norm", 0.0):
             self.scaler.unscale_(self.optimizer)
-            nn.utils.clip_grad_norm_(self.model.parameters(), self.train["clip_norm"])
+            line["grad_norm"] = nn.utils.clip_grad_norm_(self.model.parameters(), self.train["clip_norm"]).item()
+        before = self.scaler.get_scale()
         self.scaler.step(self.optimizer)
         self.scaler.update()
         self.optimizer.zero_grad()
-        if self.ema:
+        self.schedule.step()
+        if self.ema and self.scaler.get_scale() >= before:
             self.ema.update_parameters(self.model)
         return line
 
@@ -102,15 +148,14 @@ class ReferenceTrainer:
         return {f"{key}.{names[id(parameter)]}": value for parameter, state in self.optimizer.state.items()
                 for key, value in state.items() if torch.is_tensor(value)}
 
-    def evaluate(self, inputs, targets):
-        """(loss, accuracy) in evaluation mode."""
-        self.model.eval()
-        with torch.no_grad():
-            output = self.model(inputs)
-            result = (reference_models.loss(output, targets).item(),
-                      output.argmax(-1).eq(targets).double().mean().item())
-        self.model.train()
-        return result
+
+def evaluate(model, inputs, targets):
+    """(loss, accuracy) over the targets that count, in evaluation mode."""
+    model.eval()
+    with torch.no_grad():
+        output = model(inputs)
+    counted = targets != -100
+    return (reference_models.loss(output, targets).item(), output.argmax(-1)[counted].eq(targets[counted]).double().mean().item())
 
 
 def result_of(trainer):
