@@ -95,6 +95,23 @@ class Posix final : public FileSystem {
     return static_cast<uint64_t>(info.st_size);
   }
 
+  absl::Status PointLink(const std::string& path, const std::string& target) override {
+    struct stat info = {};
+    const bool there = lstat(path.c_str(), &info) == 0;
+    if (there && !S_ISLNK(info.st_mode)) return SystemError("there is no link", path, EEXIST);
+    if (target.empty()) {
+      return !there || unlink(path.c_str()) == 0 ? absl::OkStatus()
+                                                 : SystemError("cannot remove", path, errno);
+    }
+    const std::string temporary = absl::StrCat(path, ".new");
+    unlink(temporary.c_str());
+    if (symlink(target.c_str(), temporary.c_str()) != 0)
+      return SystemError("cannot make link", temporary, errno);
+    absl::Status status = Rename(temporary, path);
+    if (!status.ok()) unlink(temporary.c_str());
+    return status;
+  }
+
   absl::StatusOr<std::vector<std::string>> List(const std::string& path) override {
     std::vector<std::string> names;
     DIR* folder = opendir(path.c_str());

@@ -31,6 +31,10 @@ class FileSystem {
   virtual absl::Status RemoveAll(const std::string& path) = 0;
   virtual absl::StatusOr<std::string> ReadFile(const std::string& path) = 0;
   virtual absl::StatusOr<uint64_t> FileBytes(const std::string& path) = 0;
+  // A symbolic link `path` to `target`, which may be relative to it; one that is there is replaced
+  // so that a reader sees the old or the new one; anything that is no link is refused. An empty
+  // target: no link is left. Not synced: only for what can be made again.
+  virtual absl::Status PointLink(const std::string& path, const std::string& target) = 0;
   // Names in a folder, sorted; a missing folder is empty.
   virtual absl::StatusOr<std::vector<std::string>> List(const std::string& path) = 0;
 };

@@ -15,6 +15,7 @@ namespace {
 constexpr char kManifest[] = "manifest.json";
 constexpr char kStaging[] = ".staging";
 constexpr char kStepPrefix[] = "step-";
+constexpr char kBestLink[] = "best";
 
 std::string StepName(uint64_t step) {
   return absl::StrCat(kStepPrefix, step);
@@ -73,6 +74,7 @@ absl::StatusOr<std::string> CheckpointStore::Commit(const CommitCheckpoint& comm
     files_.RemoveAll(staging).IgnoreError();
     return status;
   }
+  PointToBest();
   RemoveOld();
   return final_path;
 }
@@ -89,10 +91,25 @@ std::vector<uint64_t> CheckpointStore::Steps() const {
   return steps;
 }
 
+uint64_t CheckpointStore::BestStep(const std::vector<uint64_t>& steps) const {
+  for (uint64_t step : steps) {
+    if (files_.FileBytes(JoinPath(JoinPath(folder_, StepName(step)), kBestMark)).ok()) return step;
+  }
+  return 0;
+}
+
+void CheckpointStore::PointToBest() {
+  const uint64_t best = BestStep(Steps());
+  // For people only; a file system without links loses nothing.
+  files_.PointLink(JoinPath(folder_, kBestLink), best == 0 ? "" : StepName(best)).IgnoreError();
+}
+
 void CheckpointStore::RemoveOld() {
   if (kept_ == 0) return;
   const std::vector<uint64_t> steps = Steps();
+  const uint64_t best = BestStep(steps);
   for (size_t i = kept_; i < steps.size(); ++i) {
+    if (steps[i] == best) continue;
     // Out of sight first: a half-removed checkpoint must never look like a whole one.
     const std::string trash = JoinPath(JoinPath(folder_, kStaging), absl::StrCat("old-", steps[i]));
     if (files_.Rename(JoinPath(folder_, StepName(steps[i])), trash).ok()) {
@@ -133,12 +150,13 @@ ResumeChosen CheckpointStore::ChooseResume(uint64_t generation) {
     if (status.ok()) {
       chosen.step = step;
       chosen.path = path;
-      return chosen;
+      break;
     }
     std::string bad = absl::StrCat(path, ".bad-g", generation);
     if (!files_.Rename(path, bad).ok()) bad = path;
     chosen.rejected.push_back({step, bad, std::string(status.message())});
   }
+  PointToBest();
   return chosen;
 }
 

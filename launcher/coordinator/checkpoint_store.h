@@ -5,8 +5,10 @@
 // (fsync, rename, fsync of the folder), the folder is renamed to `step-<N>`, and the parent is
 // fsynced. Only then is it real. A crash at any point leaves the old or the new state, whole.
 // Verified means: the manifest parses, belongs to this job, and every file has its size and
-// XXH3-128. Threads: one thread (the coordinator's I/O thread); other processes of the same run
-// folder are kept away by its lock.
+// XXH3-128. The newest checkpoint that holds a file named kBestMark is the best one so far (its
+// trainer says so); it is never removed, and the link `checkpoints/best` leads to it. What is kept
+// follows from the folders alone, never from the link, so no crash can lose it. Threads: one thread
+// (the coordinator's I/O thread); other processes of the same run folder are kept away by its lock.
 #pragma once
 
 #include <cstdint>
@@ -19,9 +21,12 @@
 
 namespace ddprun::coordinator {
 
+inline constexpr char kBestMark[] = "best.json";
+
 class CheckpointStore {
  public:
-  // `run_dir` holds (or will hold) the folder `checkpoints`; `kept` newest are kept, 0 = all.
+  // `run_dir` holds (or will hold) the folder `checkpoints`; the `kept` newest and the best are
+  // kept, 0 = all.
   CheckpointStore(FileSystem& files, std::string run_dir, std::string job_id, uint32_t kept);
 
   // Makes the staged checkpoint real and returns its path. Older ones beyond `kept` are removed
@@ -38,6 +43,10 @@ class CheckpointStore {
   std::string StagingPath(uint64_t generation, uint64_t step) const;
   // Steps with a committed folder, newest first.
   std::vector<uint64_t> Steps() const;
+  // Of these, newest first; 0: none is marked.
+  uint64_t BestStep(const std::vector<uint64_t>& steps) const;
+  // Lets the link `best` lead to the best one; removes it where none is.
+  void PointToBest();
   void RemoveOld();
 
   FileSystem& files_;

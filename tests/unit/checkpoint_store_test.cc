@@ -188,6 +188,44 @@ TEST(CheckpointStore, TheNewestAreKeptAndOlderOnesRemovedOnlyAfterTheCommit) {
   EXPECT_TRUE(fs::exists(folder.path() + "/checkpoints/step-50"));
 }
 
+// MA14: the newest checkpoint with the mark is the best one; it survives `kept`, a restart, and the
+// loss of the link, which is only for people.
+TEST(CheckpointStore, TheBestOneIsKeptAndNamedByALink) {
+  TemporaryFolder folder;
+  const std::string checkpoints = folder.path() + "/checkpoints";
+  for (uint64_t step : {10, 20, 30, 40, 50}) {
+    CommitCheckpoint commit = Stage(PosixFileSystem(), folder.path(), 1, step);
+    if (step == 10 || step == 20) {
+      v1::ShardFile mark;
+      mark.set_name(kBestMark);
+      mark.set_bytes(2);
+      mark.set_xxh3_128(HashHex(Xxh3("{}", 2)));
+      commit.files.push_back(mark);
+      std::ofstream(absl::StrCat(checkpoints, "/.staging/g1-step-", step, "/", kBestMark)) << "{}";
+    }
+    CheckpointStore store(PosixFileSystem(), folder.path(), "job", 2);
+    ASSERT_TRUE(store.Commit(commit).ok());
+    if (step >= 20) {
+      EXPECT_EQ(fs::read_symlink(checkpoints + "/best"), "step-20");
+    }
+  }
+  for (uint64_t step : {10, 30})
+    EXPECT_FALSE(fs::exists(absl::StrCat(checkpoints, "/step-", step)));
+  for (uint64_t step : {20, 40, 50}) {
+    EXPECT_TRUE(fs::exists(absl::StrCat(checkpoints, "/step-", step)));
+  }
+  // A crash between the commit and the link, and a best one that is damaged.
+  fs::remove(checkpoints + "/best");
+  EXPECT_EQ(Choose(folder.path()).step, 50u);
+  EXPECT_EQ(fs::read_symlink(checkpoints + "/best"), "step-20");
+  fs::remove_all(checkpoints + "/step-20");
+  EXPECT_EQ(Choose(folder.path()).step, 50u);
+  EXPECT_FALSE(fs::is_symlink(checkpoints + "/best")) << "nothing is called best that is not there";
+  fs::create_directory(checkpoints + "/best");
+  EXPECT_EQ(Choose(folder.path()).step, 50u);
+  EXPECT_TRUE(fs::is_directory(checkpoints + "/best")) << "what a program has put there is its own";
+}
+
 TEST(CheckpointStore, NothingIsOverwritten) {
   TemporaryFolder folder;
   Commit(PosixFileSystem(), folder.path(), 1, 100);

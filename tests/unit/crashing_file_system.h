@@ -34,6 +34,9 @@ class RecordingFileSystem final : public FileSystem {
   absl::Status SyncDirectory(const std::string& path) override;
   absl::Status MakeDirectories(const std::string& path) override;
   absl::Status RemoveAll(const std::string& path) override;
+  absl::Status PointLink(const std::string& path, const std::string& target) override {
+    return real_.PointLink(path, target);
+  }
   absl::StatusOr<std::string> ReadFile(const std::string& path) override {
     return real_.ReadFile(path);
   }
