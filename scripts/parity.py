@@ -70,8 +70,8 @@ class Runner:
         difference = parity_run.compare(mine, peer)
         noticed = parity_run.compare(mine, wrong) if wrong is not None else None
         if case.setting["train"].get("evaluate"):
-            test = self.workshop.tensors(parity_run.defaults(case.setting)["data"], "test")
-            difference["evaluation"] = parity_run.evaluation_difference(case.setting, mine, *test)
+            test = self.workshop.samples(parity_run.defaults(case.setting), "test")
+            difference["evaluation"] = parity_run.evaluation_difference(case.setting, mine, *test.at(0))
         found = list(complaints(case, difference, noticed))
         self.failed += len(found)
         self.rows.append((case, difference, noticed))

@@ -3,10 +3,15 @@
 import gzip
 import pathlib
 import struct
+import sys
 
 import numpy as np
 import torch
 
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent.parent / "scripts"))
+from weights_digest import xxh3_128  # noqa: E402
+
+VOCABULARY, TOKENS = 64, 16  # of the models in parity_settings.py
 CIFAR_FILES = [f"data_batch_{number}.bin" for number in range(1, 6)]
 
 
@@ -80,9 +85,99 @@ def picture_tensors(kind, folder, split):
     return torch.from_numpy(inputs), torch.from_numpy(labels.astype(np.int64))
 
 
-WRITERS = {"idx": write_idx, "cifar10": write_cifar10}
+def write_tokens(folder, count, test_count):
+    """uint16 tokens of windows of TOKENS: a walk in which most steps follow a rule, so that there is something to learn."""
+    folder = pathlib.Path(folder)
+    folder.mkdir(parents=True)
+    for name, windows, seed in (("train.bin", count, 1), ("test.bin", test_count, 2)):
+        random = np.random.default_rng(seed)
+        tokens = [0]
+        while len(tokens) < windows * TOKENS + 1:
+            tokens.append((tokens[-1] * 5 + 3) % VOCABULARY if random.random() < 0.8 else int(random.integers(VOCABULARY)))
+        (folder / name).write_bytes(np.array(tokens, "<u2").tobytes())
 
 
-def load(data, folder, split):
-    """(inputs, targets) of a [data] section."""
-    return picture_tensors(data["kind"], folder, split)
+class Same:
+    """A data set that looks alike in every epoch."""
+
+    def __init__(self, inputs, targets):
+        self.inputs, self.targets = inputs, targets
+
+    def __len__(self):
+        return len(self.targets)
+
+    def at(self, _):
+        return self.inputs, self.targets
+
+
+class SampleRandom:
+    """ddprun's generator of one sample (docs/data.md): SplitMix64 from the XXH3 of seed, purpose, epoch and sample."""
+
+    def __init__(self, seed, epoch, sample):
+        words = struct.pack("<5q", seed, 3, epoch, sample, 0)
+        self.state = int(xxh3_128(words)[16:], 16)
+
+    def next(self):
+        mask = 2 ** 64 - 1
+        self.state = (self.state + 0x9E3779B97F4A7C15) & mask
+        value = ((self.state ^ (self.state >> 30)) * 0xBF58476D1CE4E5B9) & mask
+        value = ((value ^ (value >> 27)) * 0x94D049BB133111EB) & mask
+        return value ^ (value >> 31)
+
+    def uniform(self):
+        return (self.next() >> 11) * 2.0 ** -53
+
+    def below(self, count):
+        return ((self.next() >> 32) * count) >> 32
+
+
+class Masked:
+    """BERT's task: each token is hidden with probability 0.15, and is a target only then; other ones in each epoch."""
+
+    probability, mask_token = 0.15, 1
+
+    def __init__(self, windows, seed):
+        self.windows, self.seed = windows, seed
+
+    def __len__(self):
+        return len(self.windows)
+
+    def at(self, epoch):
+        inputs, targets = self.windows.clone(), torch.full_like(self.windows, -100)
+        for sample in range(len(inputs)):
+            random = SampleRandom(self.seed, epoch, sample)
+            chosen = False
+            for place in range(inputs.size(1)):
+                if random.uniform() < self.probability:
+                    chosen = True
+                    self.hide(inputs[sample], targets[sample], place, random)
+            if not chosen:
+                self.hide(inputs[sample], targets[sample], random.below(inputs.size(1)), random)
+        return inputs, targets
+
+    def hide(self, inputs, targets, place, random):
+        targets[place] = inputs[place]
+        fate = random.uniform()
+        if fate < 0.8:
+            inputs[place] = self.mask_token
+        elif fate < 0.9:
+            inputs[place] = random.below(VOCABULARY)
+
+
+def token_data(folder, split, masked, seed):
+    """Windows of TOKENS: for the next token, or for the hidden ones."""
+    tokens = torch.from_numpy(np.frombuffer((pathlib.Path(folder) / f"{split}.bin").read_bytes(), "<u2").astype(np.int64))
+    if masked:
+        return Masked(tokens[:len(tokens) // TOKENS * TOKENS].view(-1, TOKENS), seed)
+    count = (len(tokens) - 1) // TOKENS * TOKENS
+    return Same(tokens[:count].view(-1, TOKENS), tokens[1:count + 1].view(-1, TOKENS))
+
+
+WRITERS = {"idx": write_idx, "cifar10": write_cifar10, "tokens": write_tokens}
+
+
+def load(setting, folder, split):
+    """The data set of a setting, as ddprun's loader makes it: at(epoch) gives (inputs, targets)."""
+    if setting["data"]["kind"] == "tokens":
+        return token_data(folder, split, setting["model"]["name"] == "bert", setting["train"]["seed"])
+    return Same(*picture_tensors(setting["data"]["kind"], folder, split))

@@ -63,11 +63,11 @@ class Workshop:
             parity_data.WRITERS[kind](folder, TRAINING, TEST)
         return folder
 
-    def tensors(self, data, split="train"):
-        """(inputs, targets) of a split, as ddprun's loader makes them."""
-        key = json.dumps([data, split])
+    def samples(self, setting, split="train"):
+        """The data set of a setting, as ddprun's loader makes it."""
+        key = (setting["data"]["kind"], setting["model"]["name"], setting["train"]["seed"], split)
         if key not in self.loaded:
-            self.loaded[key] = parity_data.load(data, self.data_dir(data["kind"]), split)
+            self.loaded[key] = parity_data.load(setting, self.data_dir(setting["data"]["kind"]), split)
         return self.loaded[key]
 
     def weights(self, setting):
@@ -101,7 +101,7 @@ class Workshop:
         for number, setting in enumerate(jobs):
             if "weights" in setting["model"]:
                 setting["model"]["weights"] = str(self.weights(setting))
-            work.append((setting, *self.tensors(setting["data"]), str(self.folder / f"reference-{number}.pt")))
+            work.append((setting, self.samples(setting), str(self.folder / f"reference-{number}.pt")))
         if ranks == 1:
             reference_trainer.run_rank(0, 1, "", work)
         else:

@@ -54,12 +54,12 @@ def make_schedule(train, optimizer, steps_per_epoch):
 
 
 class ReferenceTrainer:
-    """Trains `setting` on (inputs, targets) as rank `rank` of `world`."""
+    """Trains `setting` on a data set of parity_data as rank `rank` of `world`."""
 
-    def __init__(self, setting, inputs, targets, rank=0, world=1):
+    def __init__(self, setting, samples, rank=0, world=1):
         self.data, self.train = setting["data"], setting["train"]
         self.amp = setting.get("precision", {}).get("amp", "off")
-        self.inputs, self.targets, self.rank, self.world = inputs, targets, rank, world
+        self.samples, self.rank, self.world = samples, rank, world
         torch.manual_seed(self.train["seed"])
         self.model = reference_models.make(setting["model"]["name"], **setting.get("options", {}))
         if "weights" in setting["model"]:
@@ -80,7 +80,7 @@ class ReferenceTrainer:
 
     def epoch_batches(self, epoch):
         """This rank's batches of sample numbers."""
-        sampler = DistributedSampler(range(len(self.targets)), self.world, self.rank, self.data["shuffle"],
+        sampler = DistributedSampler(range(len(self.samples)), self.world, self.rank, self.data["shuffle"],
                                      self.train["seed"], self.data["drop_last"])
         sampler.set_epoch(epoch)
         order, size = list(sampler), self.data["batch_size"]
@@ -135,6 +135,7 @@ class ReferenceTrainer:
         """All steps; afterwards `lines` has one dict a step."""
         epoch, steps, accumulation = 0, self.train["steps"], self.train.get("accumulation_steps", 1)
         while len(self.lines) < steps:
+            self.inputs, self.targets = self.samples.at(epoch)
             batches = self.epoch_batches(epoch)
             for i in range(0, len(batches), accumulation):
                 self.lines.append(self.update(batches[i:i + accumulation]))
@@ -166,13 +167,13 @@ def result_of(trainer):
 
 
 def run_rank(rank, world, meeting, jobs):
-    """Runs (setting, inputs, targets, file) jobs one after the other as one rank of a Gloo group that meets at this URL; rank 0
+    """Runs (setting, data set, file) jobs one after the other as one rank of a Gloo group that meets at this URL; rank 0
     saves the results."""
     torch.set_num_threads(1)
     if world > 1:
         dist.init_process_group("gloo", init_method=meeting, rank=rank, world_size=world)
-    for setting, inputs, targets, path in jobs:
-        trainer = ReferenceTrainer(setting, inputs, targets, rank, world)
+    for setting, samples, path in jobs:
+        trainer = ReferenceTrainer(setting, samples, rank, world)
         trainer.run()
         if rank == 0:
             torch.save(result_of(trainer), path)
