@@ -4,6 +4,7 @@
   scripts/parity.py --only TEXT     what has TEXT in its name
   scripts/parity.py --quick         a part of each kind, for the tests
   scripts/parity.py --write         also puts the tables into docs/parity.md
+  scripts/parity.py --device cuda   both sides on GPUs (one for each process)
 """
 
 import argparse
@@ -106,10 +107,13 @@ def main():
     parser.add_argument("--only", default="")
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--write", action="store_true")
+    parser.add_argument("--device", default="cpu", choices=["cpu", "cuda"])
+    parser.add_argument("--ranks-max", type=int, default=1 << 20, help="leave out what needs more processes")
     options = parser.parse_args()
     torch.set_num_threads(1)
-    cases = [case for case in parity_settings.everything() if options.only in case.name and (case.quick or not options.quick)]
-    with parity_run.Workshop() as workshop:
+    cases = [case for case in parity_settings.everything() if options.only in case.name and (case.quick or not options.quick)
+             and max(case.ranks, case.peer_ranks or 1) <= options.ranks_max]
+    with parity_run.Workshop(options.device) as workshop:
         runner = Runner(workshop)
         runner.run(cases)
     if options.write:

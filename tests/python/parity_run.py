@@ -47,7 +47,10 @@ def defaults(setting):
 
 
 class Workshop:
-    """A folder with the data sets, made when first asked for. Use as a context manager."""
+    """A folder with the data sets, made when first asked for, and the device to train on. Use as a context manager."""
+
+    def __init__(self, device="cpu"):
+        self.device = device
 
     def __enter__(self):
         self.folder = pathlib.Path(tempfile.mkdtemp(prefix="ddprun-parity-"))
@@ -86,7 +89,7 @@ class Workshop:
             config["model"]["weights"] = str(self.weights(setting))
         (folder / "train.cfg").write_text(toml(config), encoding="utf-8")
         run = folder / "run"
-        command = [DDPRUN, "--nproc", str(ranks), "--device", "cpu", "--run-dir", str(run), *extra, str(folder / "train.cfg")]
+        command = [DDPRUN, "--nproc", str(ranks), "--device", self.device, "--run-dir", str(run), *extra, str(folder / "train.cfg")]
         done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False,
                               timeout=RUN_SECONDS_MAX, env={**os.environ, "OMP_NUM_THREADS": "1"})
         if done.returncode != 0:
@@ -103,11 +106,11 @@ class Workshop:
                 setting["model"]["weights"] = str(self.weights(setting))
             work.append((setting, self.samples(setting), str(self.folder / f"reference-{number}.pt")))
         if ranks == 1:
-            reference_trainer.run_rank(0, 1, "", work)
+            reference_trainer.run_rank(0, 1, "", work, self.device)
         else:
             meeting = self.folder / "meeting"
             meeting.unlink(missing_ok=True)
-            multiprocessing.spawn(reference_trainer.run_rank, (ranks, f"file://{meeting}", work), nprocs=ranks)
+            multiprocessing.spawn(reference_trainer.run_rank, (ranks, f"file://{meeting}", work, self.device), nprocs=ranks)
         results = [torch.load(path) for *_, path in work]
         for *_, path in work:
             os.unlink(path)

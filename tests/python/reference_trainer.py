@@ -56,18 +56,20 @@ def make_schedule(train, optimizer, steps_per_epoch):
 class ReferenceTrainer:
     """Trains `setting` on a data set of parity_data as rank `rank` of `world`."""
 
-    def __init__(self, setting, samples, rank=0, world=1):
+    def __init__(self, setting, samples, rank=0, world=1, device="cpu"):
         self.data, self.train = setting["data"], setting["train"]
         self.amp = setting.get("precision", {}).get("amp", "off")
         self.samples, self.rank, self.world = samples, rank, world
+        self.device = torch.device(device, rank) if device == "cuda" else torch.device(device)
         torch.manual_seed(self.train["seed"])
         self.model = reference_models.make(setting["model"]["name"], **setting.get("options", {}))
         if "weights" in setting["model"]:
             reference_models.load_weights(self.model, load_file(setting["model"]["weights"]))
+        self.model.to(self.device)  # made on the CPU, as ddprun does: the same initial weights on every device
         self.parallel = DistributedDataParallel(self.model) if world > 1 else self.model
         self.optimizer = make_optimizer(self.train, self.model.parameters())
         self.scaler = torch.amp.GradScaler(
-            "cpu", init_scale=setting.get("precision", {}).get("loss_scale", 65536.0),
+            device, init_scale=setting.get("precision", {}).get("loss_scale", 65536.0),
             growth_interval=setting.get("precision", {}).get("loss_scale_growth_steps", 2000), enabled=self.amp == "fp16")
         decay = self.train.get("ema_decay", 0.0)
         self.ema = AveragedModel(self.model, multi_avg_fn=get_ema_multi_avg_fn(decay)) if decay else None
@@ -90,7 +92,7 @@ class ReferenceTrainer:
     def counts(self, batches):
         """Targets that count (not −100) in each batch, and in all batches of all ranks."""
         mine = [int((self.targets[batch] != -100).sum()) for batch in batches]
-        total = torch.tensor(sum(mine))
+        total = torch.tensor(sum(mine), device=self.device)
         if self.world > 1:
             dist.all_reduce(total)
         return mine, total.item()
@@ -99,7 +101,7 @@ class ReferenceTrainer:
         """Forward and backward of one micro-batch of an update; returns its loss."""
         wait = contextlib.nullcontext() if last or self.world == 1 else self.parallel.no_sync()
         with wait:
-            with torch.autocast("cpu", DTYPES.get(self.amp, torch.bfloat16), enabled=self.amp != "off"):
+            with torch.autocast(self.device.type, DTYPES.get(self.amp, torch.bfloat16), enabled=self.amp != "off"):
                 output = self.parallel(self.inputs[batch])
             loss = reference_models.loss(output, self.targets[batch], self.train.get("label_smoothing", 0.0))
             self.scaler.scale(loss * weight).backward()
@@ -113,7 +115,7 @@ class ReferenceTrainer:
         counts, total = self.counts(batches)
         weights = [count * self.world / total for count in counts]
         losses = [self.micro_step(batch, weight, i + 1 == len(batches)) for i, (batch, weight) in enumerate(zip(batches, weights))]
-        mean = torch.tensor(sum(loss * weight for loss, weight in zip(losses, weights)), dtype=torch.float64)
+        mean = torch.tensor(sum(loss * weight for loss, weight in zip(losses, weights)), dtype=torch.float64, device=self.device)
         if self.world > 1:
             dist.all_reduce(mean)
         line = {"loss": mean.item() / self.world, "lr": self.optimizer.param_groups[0]["lr"]}
@@ -135,7 +137,7 @@ class ReferenceTrainer:
         """All steps; afterwards `lines` has one dict a step."""
         epoch, steps, accumulation = 0, self.train["steps"], self.train.get("accumulation_steps", 1)
         while len(self.lines) < steps:
-            self.inputs, self.targets = self.samples.at(epoch)
+            self.inputs, self.targets = (tensor.to(self.device) for tensor in self.samples.at(epoch))
             batches = self.epoch_batches(epoch)
             for i in range(0, len(batches), accumulation):
                 self.lines.append(self.update(batches[i:i + accumulation]))
@@ -146,7 +148,7 @@ class ReferenceTrainer:
     def optimizer_state(self):
         """`exp_avg.conv.weight` → tensor, as in ddprun's checkpoints."""
         names = {id(parameter): name for name, parameter in self.model.named_parameters()}
-        return {f"{key}.{names[id(parameter)]}": value for parameter, state in self.optimizer.state.items()
+        return {f"{key}.{names[id(parameter)]}": value.cpu() for parameter, state in self.optimizer.state.items()
                 for key, value in state.items() if torch.is_tensor(value)}
 
 
@@ -161,19 +163,22 @@ def evaluate(model, inputs, targets):
 
 def result_of(trainer):
     """Everything that is compared, as one dict for torch.save."""
-    return {"lines": trainer.lines, "weights": {key: value.clone() for key, value in trainer.model.state_dict().items()},
+    return {"lines": trainer.lines, "weights": {key: value.cpu().clone() for key, value in trainer.model.state_dict().items()},
             "optimizer": trainer.optimizer_state(),
-            "ema": {key.removeprefix("module."): value for key, value in trainer.ema.state_dict().items()} if trainer.ema else {}}
+            "ema": {key.removeprefix("module."): value.cpu() for key, value in trainer.ema.state_dict().items()} if trainer.ema else {}}
 
 
-def run_rank(rank, world, meeting, jobs):
-    """Runs (setting, data set, file) jobs one after the other as one rank of a Gloo group that meets at this URL; rank 0
-    saves the results."""
+def run_rank(rank, world, meeting, jobs, device="cpu"):
+    """Runs (setting, data set, file) jobs one after the other as one rank of a group that meets at this URL (Gloo on CPUs, NCCL on
+    GPUs); rank 0 saves the results."""
     torch.set_num_threads(1)
+    torch.backends.cudnn.deterministic = True
+    if device == "cuda":
+        torch.cuda.set_device(rank)
     if world > 1:
-        dist.init_process_group("gloo", init_method=meeting, rank=rank, world_size=world)
+        dist.init_process_group("gloo" if device == "cpu" else "nccl", init_method=meeting, rank=rank, world_size=world)
     for setting, samples, path in jobs:
-        trainer = ReferenceTrainer(setting, samples, rank, world)
+        trainer = ReferenceTrainer(setting, samples, rank, world, device)
         trainer.run()
         if rank == 0:
             torch.save(result_of(trainer), path)
