@@ -12,7 +12,10 @@ struct DataKind {
   const char* name;
   DatasetOr (*open)(const TrainConfig&, DataSplit, const std::string&);
 };
-constexpr DataKind kDataKinds[] = {{"idx", &OpenIdx}};
+constexpr DataKind kDataKinds[] = {
+    {"idx", &OpenIdx},
+    {"image_folder", &OpenImageFolder},
+};
 
 }  // namespace
 

@@ -11,5 +11,6 @@ namespace ddprun {
 using DatasetOr = absl::StatusOr<std::shared_ptr<const Dataset>>;
 
 DatasetOr OpenIdx(const TrainConfig& config, DataSplit split, const std::string& cache_dir);
+DatasetOr OpenImageFolder(const TrainConfig& config, DataSplit split, const std::string& cache_dir);
 
 }  // namespace ddprun

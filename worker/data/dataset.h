@@ -38,6 +38,9 @@ class Dataset {
   // Writes sample `index` as epoch `epoch` sees it: `inputs` has the product of input_shape
   // elements of input_type, `targets` the product of target_shape.
   virtual absl::Status Fill(int64_t epoch, int64_t index, void* inputs, int64_t* targets) const = 0;
+  // Looks for samples that Fill would refuse, for at most about `seconds`: what is found before a
+  // job starts costs nothing. OK says only that nothing was found in that time.
+  virtual absl::Status Check(double /*seconds*/) const { return absl::OkStatus(); }
 };
 
 enum class DataSplit { kTrain, kTest };

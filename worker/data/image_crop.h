@@ -1,0 +1,44 @@
+// Which part of a picture becomes a sample: torchvision's RandomResizedCrop and
+// RandomHorizontalFlip for training, Resize of the shorter side and CenterCrop for evaluation.
+// The distributions are torchvision's, with its default parameters; the draws are ours.
+// Pure; any thread.
+#pragma once
+
+#include <cstdint>
+
+#include "worker/data/image_decode.h"
+
+namespace ddprun {
+
+// SplitMix64 (Steele, Lea, Flood: "Fast splittable pseudorandom number generators", 2014): every
+// sample begins a generator of its own, so a small state counts, and any seed is good.
+class SampleRandom {
+ public:
+  explicit SampleRandom(uint64_t seed) : state_(seed) {}
+  uint64_t Next();
+  // Evenly in [low, high).
+  double Uniform(double low, double high);
+  // 0 … count − 1. REQUIRES: count ≥ 1.
+  int Below(int count);
+
+ private:
+  uint64_t state_;
+};
+
+// `source` of the picture is scaled to `width` x `height`; of that, `window` is the sample,
+// mirrored left to right when `flip` is set.
+struct CropPlan {
+  PixelBox source;
+  int width = 0;
+  int height = 0;
+  PixelBox window;
+  bool flip = false;
+};
+
+// A part of 8 to 100 % of the area, with sides 3:4 to 4:3, anywhere; to `side` x `side`.
+CropPlan PlanRandomCrop(const ImageSize& size, int side, SampleRandom& random);
+// The whole picture, its shorter side scaled to `shorter`; the middle `side` x `side` of it.
+// REQUIRES: shorter ≥ side.
+CropPlan PlanCenterCrop(const ImageSize& size, int shorter, int side);
+
+}  // namespace ddprun
