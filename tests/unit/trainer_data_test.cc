@@ -200,16 +200,21 @@ TEST(EvaluateTest, EverySampleIsCountedOnceForAnyNumberOfRanks) {
   ASSERT_TRUE(data.ok()) << data.status();
   Model model = *CreateModel({config, (*data)->spec()});
   ForwardPass forward(&model, config, at::kCPU);
-  const Accuracy alone = *CountCorrect(&model, &forward, *data, 0, 1, at::kCPU);
-  EXPECT_EQ(alone.total, 101);
+  const Evaluation alone = *EvaluatePart(&model, &forward, *data, {});
+  EXPECT_EQ(alone.targets, 101);
+  EXPECT_EQ(alone.samples, 101);
   for (int world_size : {2, 3, 101, 150}) {
-    Accuracy sum;
+    Evaluation sum;
     for (int rank = 0; rank < world_size; ++rank) {
-      const Accuracy part = *CountCorrect(&model, &forward, *data, rank, world_size, at::kCPU);
+      const Evaluation part = *EvaluatePart(
+          &model, &forward, *data, {.rank = rank, .world_size = world_size, .threads = rank % 3});
       sum.correct += part.correct;
-      sum.total += part.total;
+      sum.targets += part.targets;
+      sum.loss_sum += part.loss_sum;
     }
-    EXPECT_EQ(sum.total, 101) << world_size;
+    EXPECT_EQ(sum.targets, 101) << world_size;
+    // The batches are others, so float32 sums round otherwise.
+    EXPECT_NEAR(sum.loss(), alone.loss(), 1e-6) << world_size;
     EXPECT_EQ(sum.correct, alone.correct) << world_size;
   }
 }

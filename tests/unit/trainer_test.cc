@@ -145,6 +145,7 @@ TEST_F(TrainerTest, TheRunFailsWhenItsLastCheckpointCannotBeKept) {
 TEST_F(TrainerTest, MetricsAreOneLineAnIntervalWithTheKeysOfTheDocuments) {
   TrainConfig config = config_;
   config.log_every_steps = 2;
+  config.train_evaluate = false;  // its lines are others
   const std::string run_dir = RunDir("run");
   ASSERT_TRUE(Train({.config = config, .run_dir = run_dir}).status.ok());
   std::istringstream lines(ReadText(run_dir + "/metrics.jsonl"));

@@ -76,7 +76,7 @@ void CheckpointWriter::WaitForThread() {
   changed_.wait(lock, [this] { return !has_job_; });
 }
 
-void CheckpointWriter::Write(const TrainState& state) {
+void CheckpointWriter::Write(const TrainState& state, const std::string& best_mark) {
   const Stopwatch stopwatch(&seconds_);
   ddprun_phase(client_, DDPRUN_PHASE_CHECKPOINT, nullptr);
   WaitForThread();
@@ -90,7 +90,7 @@ void CheckpointWriter::Write(const TrainState& state) {
   for (Snapshot& snapshot : snapshots_) snapshot.Capture();
   {
     std::lock_guard<std::mutex> lock(mutex_);
-    job_ = {state.step, TrainStateToJson(state)};
+    job_ = {state.step, TrainStateToJson(state), best_mark};
     has_job_ = true;
   }
   changed_.notify_all();
@@ -150,6 +150,10 @@ void CheckpointWriter::WriteFiles(const Job& job) {
   if (written && ddprun_rank(client_) == 0) {
     written = ddprun_checkpoint_write(client_, job.step, "trainer_state.json",
                                       job.state_json.data(), job.state_json.size()) == 0;
+  }
+  if (written && ddprun_rank(client_) == 0 && !job.best_mark.empty()) {
+    written = ddprun_checkpoint_write(client_, job.step, kBestMark, job.best_mark.data(),
+                                      job.best_mark.size()) == 0;
   }
   if (written) written = ddprun_checkpoint_finish(client_, job.step) == 0;
   if (written) return;

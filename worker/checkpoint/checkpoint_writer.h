@@ -28,6 +28,10 @@ struct CheckpointTensors {
   std::vector<NamedTensor> optimizer;
 };
 
+// A checkpoint that holds this file is kept by the launcher until a later one has it, too
+// (docs/checkpoints.md).
+inline constexpr char kBestMark[] = "best.json";
+
 std::string RngFileName(int rank, int world_size);
 
 class CheckpointWriter {
@@ -41,8 +45,8 @@ class CheckpointWriter {
   // True while files are being written or the launcher has not settled the last checkpoint.
   bool InFlight();
   // Takes the state of this moment and begins to write it. Waits for an earlier one that is in
-  // flight.
-  void Write(const TrainState& state);
+  // flight. `best_mark`: not empty when it is the best so far, content of the file kBestMark.
+  void Write(const TrainState& state, const std::string& best_mark = "");
   // Until the checkpoint of `step` is committed. ABORTED when it was dropped, DEADLINE_EXCEEDED
   // when it is not settled in time.
   absl::Status WaitCommitted(int64_t step, double timeout_seconds);
@@ -57,6 +61,7 @@ class CheckpointWriter {
   struct Job {
     int64_t step = 0;
     std::string state_json;
+    std::string best_mark;
   };
   CheckpointWriter(ddprun_handle* client, bool async) : client_(client), async_(async) {}
   void WaitForThread();

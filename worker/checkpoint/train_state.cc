@@ -22,6 +22,11 @@ constexpr Field kFields[] = {{"step", &TrainState::step},
                              {"samples_in_epoch", &TrainState::samples_in_epoch},
                              {"samples_seen", &TrainState::samples_seen},
                              {"world_size", &TrainState::world_size}};
+// 0 in a checkpoint that was written before they existed.
+constexpr Field kLaterFields[] = {
+    {"evaluated_step", &TrainState::evaluated_step},
+    {"best_step", &TrainState::best_step},
+    {"evaluations_without_improvement", &TrainState::evaluations_without_improvement}};
 
 absl::Status Bad(const std::string& what) {
   return absl::InvalidArgumentError(absl::StrCat("trainer_state.json: ", what));
@@ -32,6 +37,8 @@ absl::Status Bad(const std::string& what) {
 std::string TrainStateToJson(const TrainState& state) {
   Json root = {{"format", kFormat}};
   for (const Field& field : kFields) root[field.name] = state.*field.member;
+  for (const Field& field : kLaterFields) root[field.name] = state.*field.member;
+  root["best_value"] = state.best_value;
   root["last_loss"] = state.last_loss;  // null when it is not finite
   root["seed"] = state.config.train_seed;
   root["bucket_layout"] = state.bucket_layout;
@@ -54,6 +61,16 @@ absl::StatusOr<TrainState> TrainStateFromJson(const std::string& json) {
     }
     state.*field.member = value->get<int64_t>();
   }
+  for (const Field& field : kLaterFields) {
+    const auto value = root.find(field.name);
+    if (value == root.end()) continue;
+    if (!value->is_number_integer() || value->get<int64_t>() < 0) {
+      return Bad(absl::StrCat(field.name, " is no count"));
+    }
+    state.*field.member = value->get<int64_t>();
+  }
+  const auto best = root.find("best_value");
+  if (best != root.end() && best->is_number()) state.best_value = best->get<double>();
   const auto loss = root.find("last_loss");
   state.last_loss = loss != root.end() && loss->is_number() ? loss->get<double>() : 0.0;
   const auto layout = root.find("bucket_layout");

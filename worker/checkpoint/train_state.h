@@ -20,6 +20,11 @@ struct TrainState {
   int64_t samples_seen = 0;      // since the start of the run
   int64_t world_size = 1;
   double last_loss = 0;
+  // Evaluations (trainer/best.h).
+  int64_t evaluated_step = 0;  // of the newest one
+  int64_t best_step = 0;       // 0: none yet
+  double best_value = 0;
+  int64_t evaluations_without_improvement = 0;
   std::string bucket_layout;  // as the reducer writes it; empty when no communicator was used
   TrainConfig config;         // the configuration it was trained with
 };

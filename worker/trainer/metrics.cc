@@ -31,6 +31,17 @@ std::string MetricsText(const MetricsLine& line) {
   return json.dump() + "\n";
 }
 
+std::string EvaluationText(const EvaluationLine& line) {
+  nlohmann::ordered_json json = {{"step", line.step}, {"epoch", line.epoch}};
+  json["test_loss"] = line.evaluation.loss();
+  if (line.evaluation.classifies) json["test_accuracy"] = line.evaluation.accuracy();
+  if (line.averaged) {
+    json["ema_test_loss"] = line.averaged->loss();
+    if (line.averaged->classifies) json["ema_test_accuracy"] = line.averaged->accuracy();
+  }
+  return json.dump() + "\n";
+}
+
 MetricsLog::MetricsLog(const std::string& run_dir) {
   if (run_dir.empty()) return;
   path_ = run_dir + "/metrics.jsonl";
@@ -43,10 +54,9 @@ MetricsLog::~MetricsLog() {
   if (fd_ >= 0) close(fd_);
 }
 
-void MetricsLog::Append(const MetricsLine& line) {
+void MetricsLog::Append(const std::string& line) {
   if (fd_ < 0) return;
-  const std::string text = MetricsText(line);
-  if (write(fd_, text.data(), text.size()) == static_cast<ssize_t>(text.size()) || complained_)
+  if (write(fd_, line.data(), line.size()) == static_cast<ssize_t>(line.size()) || complained_)
     return;
   complained_ = true;
   fprintf(stderr, "%s: cannot write: %s; lines of metrics are missing\n", path_.c_str(),

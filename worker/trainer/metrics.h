@@ -4,7 +4,10 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
+
+#include "worker/trainer/evaluate.h"
 
 namespace ddprun {
 
@@ -19,6 +22,17 @@ struct MetricsLine {
 
 std::string MetricsText(const MetricsLine& line);
 
+// A line of its own, with other keys: {"step", "epoch", "test_loss", "test_accuracy"}, and the last
+// two with `ema_` before them where averaged weights are kept.
+struct EvaluationLine {
+  int64_t step = 0;
+  int64_t epoch = 0;  // 1-based
+  Evaluation evaluation;
+  std::optional<Evaluation> averaged = {};
+};
+
+std::string EvaluationText(const EvaluationLine& line);
+
 class MetricsLog {
  public:
   // An empty folder: no log.
@@ -26,7 +40,7 @@ class MetricsLog {
   ~MetricsLog();
   MetricsLog(const MetricsLog&) = delete;
   MetricsLog& operator=(const MetricsLog&) = delete;
-  void Append(const MetricsLine& line);
+  void Append(const std::string& line);
 
  private:
   std::string path_;

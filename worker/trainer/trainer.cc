@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "worker/checkpoint/tensor_format.h"
+#include "worker/trainer/best.h"
 
 namespace ddprun {
 namespace {
@@ -19,17 +20,18 @@ absl::Status Trainer::Run() {
   loop_begin_ = interval_begin_ = progress_time_ = Clock::now();
   total_steps_ = TotalSteps();
   UpdateProgress();
+  // A stop does not wait for an evaluation that was due at its step; it is made now.
+  if (absl::Status status = EvaluateIfDue(); !status.ok()) return status;
   while (!Finished()) {
     absl::StatusOr<EdgeDecision> decision = RunEpoch();
     if (!decision.ok()) return decision.status();
     if (*decision == EdgeDecision::kStop) return absl::OkStatus();
-    if (Finished()) break;  // FinishRun evaluates, while the last checkpoint is being written
-    if (absl::Status status = EvaluateNow(); !status.ok()) return status;
   }
   return FinishRun();
 }
 
 bool Trainer::Finished() const {
+  if (StopsEarly(config_, state_)) return true;
   return config_.train_steps > 0 ? state_.step >= config_.train_steps
                                  : state_.epoch >= config_.train_epochs;
 }
@@ -139,54 +141,48 @@ absl::StatusOr<Trainer::EdgeDecision> Trainer::StepEdge() {
   state_.bucket_layout = BucketLayoutToJson(reducer_->layout(), reducer_->parameters());
   const int todo = ddprun_step_done(session_.client, state_.step, state_.last_loss);
   if (todo < 0) return absl::InternalError(ddprun_error(session_.client));
-  if ((todo & DDPRUN_CHECKPOINT) != 0) {
-    writer_->Write(state_);
-    written_step_ = state_.step;
-  } else if (CheckpointDue(state_.step) && !Finished()) {
-    if (reducer_->control() > 0) {
-      writer_->Skip(state_.step);
-    } else {
-      writer_->Write(state_);
-      written_step_ = state_.step;
-    }
+  const bool stop = (todo & DDPRUN_STOP) != 0;
+  // Where the best checkpoint is kept, the evaluation decides what becomes of this step's;
+  // otherwise the checkpoint is written while the test split is evaluated.
+  if (!stop && config_.checkpoint_best) {
+    if (absl::Status status = EvaluateIfDue(); !status.ok()) return status;
   }
-  if ((todo & DDPRUN_STOP) == 0) return EdgeDecision::kContinue;
+  WriteDueCheckpoint(todo);
+  if (!stop) {
+    if (absl::Status status = EvaluateIfDue(); !status.ok()) return status;
+    return EdgeDecision::kContinue;
+  }
   // Committed or dropped: the rank stops either way.
   const absl::Status status = writer_->WaitCommitted(state_.step, kCommitSeconds);
   if (!status.ok()) fprintf(stderr, "stopping: %s\n", std::string(status.message()).c_str());
   return EdgeDecision::kStop;
 }
 
-absl::Status Trainer::EvaluateNow() {
-  if (!config_.train_evaluate || evaluated_step_ == state_.step) return absl::OkStatus();
-  ddprun_phase(session_.client, DDPRUN_PHASE_EVALUATE, nullptr);
-  if (test_data_ == nullptr) {
-    absl::StatusOr<std::shared_ptr<const Dataset>> data =
-        OpenDataset(config_, DataSplit::kTest, DataCacheDir(session_));
-    if (!data.ok()) return data.status();
-    test_data_ = *std::move(data);
+void Trainer::WriteDueCheckpoint(int todo) {
+  const bool asked = (todo & DDPRUN_CHECKPOINT) != 0;
+  if (asked || (IsBest() && !Finished())) {
+    WriteCheckpoint();
+  } else if (CheckpointDue(state_.step) && !Finished()) {
+    if (reducer_->control() > 0) {
+      writer_->Skip(state_.step);
+    } else {
+      WriteCheckpoint();
+    }
   }
-  absl::StatusOr<Accuracy> mine = CountCorrect(&*model_, forward_.get(), test_data_, session_.rank,
-                                               session_.world_size, session_.device);
-  if (!mine.ok()) return mine.status();
-  absl::StatusOr<Accuracy> all = SumOverRanks(*mine, session_.communicator.get(), session_.device);
-  if (!all.ok()) return all.status();
-  accuracy_ = *all;
-  evaluated_step_ = state_.step;
-  if (session_.rank == 0) {
-    printf("step %lld test accuracy %.4f (%lld of %lld)\n", static_cast<long long>(state_.step),
-           all->value(), static_cast<long long>(all->correct), static_cast<long long>(all->total));
-  }
-  return absl::OkStatus();
+}
+
+void Trainer::WriteCheckpoint() {
+  writer_->Write(state_, IsBest() ? BestMark() : "");
+  written_step_ = state_.step;
 }
 
 absl::Status Trainer::FinishRun() {
+  if (config_.checkpoint_best) {
+    if (absl::Status status = EvaluateNow(); !status.ok()) return status;
+  }
   // Written in the background while the test split is evaluated.
   const bool committed_before = resumed_step_ == state_.step;
-  if (!committed_before && written_step_ != state_.step) {
-    writer_->Write(state_);
-    written_step_ = state_.step;
-  }
+  if (!committed_before && written_step_ != state_.step) WriteCheckpoint();
   if (absl::Status status = EvaluateNow(); !status.ok()) return status;
   if (!committed_before) {
     if (absl::Status status = WriteFinalCheckpoint(); !status.ok()) return status;

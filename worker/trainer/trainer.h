@@ -2,9 +2,10 @@
 // sampler, loader), where it stands (TrainState), and the loop. All of it belongs to one thread.
 //
 // Files: trainer_setup.cc makes it and restores a checkpoint, trainer.cc is the loop,
-// trainer_report.cc what others get to see. Bit-identity: everything that decides the next update
-// lies in the checkpoint (weights, optimizer, generator, place in the sampler's order, bucket
-// layout); nothing depends on time or on the number of threads of the loader.
+// trainer_evaluate.cc the test split and what follows from it, trainer_report.cc what others get to
+// see. Bit-identity: everything that decides the next update lies in the checkpoint (weights,
+// optimizer, generator, place in the sampler's order, bucket layout); nothing depends on time or on
+// the number of threads of the loader.
 #pragma once
 
 #include <torch/torch.h>
@@ -67,14 +68,25 @@ class Trainer {
   bool CheckpointDue(int64_t step) const;
   bool Finished() const;
   absl::Status FinishRun();
+  void WriteDueCheckpoint(int todo);
+  void WriteCheckpoint();
   absl::Status WriteFinalCheckpoint();
-  absl::Status EvaluateNow();
   int64_t TotalSteps() const;
   int64_t BatchesLeft() const { return epoch_batches_ - batches_taken_; }
+
+  // trainer_evaluate.cc
+  bool EvaluationDue() const;
+  absl::Status EvaluateIfDue();
+  absl::Status EvaluateNow();
+  absl::StatusOr<Evaluation> EvaluateOverRanks();
+  void JudgeEvaluation();
+  bool IsBest() const;
+  std::string BestMark() const;
 
   // trainer_report.cc
   void LogStep();
   void UpdateProgress();
+  void ReportEvaluation();
   void ReportResult(const std::string& digest);
 
   Session& session_;
@@ -96,14 +108,14 @@ class Trainer {
 
   // Where it stands. `state_` is exact at step edges.
   TrainState state_;
-  int64_t resumed_step_ = -1;    // of the checkpoint it started from
-  int64_t total_steps_ = 0;      // of the whole run
-  int64_t epoch_batches_ = 0;    // micro-batches of what is left of the epoch, since StartEpoch
-  int64_t batches_taken_ = 0;    // of those
-  int64_t epoch_steps_ = 0;      // updates of the whole epoch, for the log
-  int64_t written_step_ = -1;    // newest checkpoint begun in this process
-  int64_t evaluated_step_ = -1;  // newest evaluation
-  std::optional<Accuracy> accuracy_;
+  int64_t resumed_step_ = -1;  // of the checkpoint it started from
+  int64_t total_steps_ = 0;    // of the whole run
+  int64_t epoch_batches_ = 0;  // micro-batches of what is left of the epoch, since StartEpoch
+  int64_t batches_taken_ = 0;  // of those
+  int64_t epoch_steps_ = 0;    // updates of the whole epoch, for the log
+  int64_t written_step_ = -1;  // newest checkpoint begun in this process
+  std::optional<Evaluation> evaluation_;           // the newest of this process
+  std::optional<Evaluation> averaged_evaluation_;  // of the averaged weights, where they are kept
 
   // The update being executed.
   Batch batch_;

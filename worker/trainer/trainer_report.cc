@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "worker/trainer/best.h"
 #include "worker/trainer/trainer.h"
 
 namespace ddprun {
@@ -28,12 +29,12 @@ void Trainer::LogStep() {
   progress_time_ = now;
   UpdateProgress();
   if (!due) return;
-  metrics_->Append({.step = state_.step,
-                    .epoch = state_.epoch + 1,
-                    .loss = state_.last_loss,
-                    .lr = outcome_.lr,
-                    .samples_per_s = samples_per_second_,
-                    .data_wait_s = loader_->wait_seconds() - interval_wait_begin_});
+  metrics_->Append(MetricsText({.step = state_.step,
+                                .epoch = state_.epoch + 1,
+                                .loss = state_.last_loss,
+                                .lr = outcome_.lr,
+                                .samples_per_s = samples_per_second_,
+                                .data_wait_s = loader_->wait_seconds() - interval_wait_begin_}));
   interval_begin_ = now;
   interval_samples_ = 0;
   interval_wait_begin_ = loader_->wait_seconds();
@@ -44,6 +45,25 @@ void Trainer::UpdateProgress() {
                        samples_per_second_);
 }
 
+// An epoch's last step belongs to it, although the state stands at the next one's begin.
+void Trainer::ReportEvaluation() {
+  if (session_.rank != 0) return;
+  const bool epoch_over = state_.step_in_epoch == 0 && state_.samples_in_epoch == 0;
+  EvaluationLine line = {.step = state_.step,
+                         .epoch = epoch_over ? state_.epoch : state_.epoch + 1,
+                         .evaluation = *evaluation_};
+  printf("step %" PRId64 " %s\n", state_.step, EvaluationSummary(*evaluation_).c_str());
+  if (averaged_evaluation_) {
+    line.averaged = averaged_evaluation_;
+    printf("step %" PRId64 " averaged weights: %s\n", state_.step,
+           EvaluationSummary(*averaged_evaluation_).c_str());
+  }
+  metrics_->Append(EvaluationText(line));
+  // The time of an evaluation is none of training.
+  interval_begin_ = progress_time_ = Clock::now();
+  interval_samples_ = 0;
+}
+
 void Trainer::ReportResult(const std::string& digest) {
   const double loop_seconds = std::chrono::duration<double>(Clock::now() - loop_begin_).count();
   const auto result = [&](const char* key, const std::string& value) {
@@ -51,7 +71,21 @@ void Trainer::ReportResult(const std::string& digest) {
   };
   result("FINAL_STEP", absl::StrCat(state_.step));
   result("WEIGHTS_DIGEST", digest);
-  if (accuracy_) result("METRIC.test_accuracy", absl::StrFormat("%.17g", accuracy_->value()));
+  const auto metric = [&](const std::string& name, double value) {
+    result(absl::StrCat("METRIC.", name).c_str(), absl::StrFormat("%.17g", value));
+  };
+  for (const auto& [prefix, evaluation] :
+       {std::pair("", evaluation_), std::pair("ema_", averaged_evaluation_)}) {
+    if (!evaluation) continue;
+    if (evaluation->classifies)
+      metric(absl::StrCat(prefix, "test_accuracy"), evaluation->accuracy());
+    metric(absl::StrCat(prefix, "test_loss"), evaluation->loss());
+  }
+  if (state_.best_step > 0) {
+    metric("best_step", static_cast<double>(state_.best_step));
+    metric("best_value", state_.best_value);
+  }
+  if (StopsEarly(config_, state_)) metric("early_stopped", 1);
   result("METRIC.final_loss", absl::StrFormat("%.17g", state_.last_loss));
   result("METRIC.checkpoint_seconds", absl::StrFormat("%.6f", writer_->seconds()));
   result("METRIC.loop_seconds", absl::StrFormat("%.6f", loop_seconds));

@@ -1,0 +1,181 @@
+// The step edge of the trainer, in one process: evaluation, the best checkpoint, the early end.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+
+#include "absl/strings/str_cat.h"
+#include "tests/unit/client_keeper.h"
+#include "tests/unit/trainer_harness.h"
+#include "worker/checkpoint/checkpoint_reader.h"
+#include "worker/trainer/best.h"
+#include "worker/trainer/evaluate.h"
+
+namespace ddprun {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::Not;
+namespace fs = std::filesystem;
+
+std::vector<std::string> Lines(const std::string& path) {
+  std::vector<std::string> lines;
+  std::ifstream stream(path);
+  for (std::string line; std::getline(stream, line);) lines.push_back(line);
+  return lines;
+}
+
+TEST(Best, OnlyAStrictlyBetterFiniteValueIsAnImprovement) {
+  TrainState state;
+  state.step = 10;
+  EXPECT_FALSE(NoteEvaluation(BestMetric::kLoss, std::nan(""), &state)) << "also as the first one";
+  EXPECT_EQ(state.best_step, 0);
+  EXPECT_TRUE(NoteEvaluation(BestMetric::kLoss, 0.5, &state));
+  state.step = 20;
+  EXPECT_FALSE(NoteEvaluation(BestMetric::kLoss, 0.5, &state));
+  EXPECT_FALSE(NoteEvaluation(BestMetric::kLoss, std::nan(""), &state));
+  EXPECT_EQ(state.best_step, 10);
+  EXPECT_EQ(state.evaluations_without_improvement, 2);
+  EXPECT_TRUE(NoteEvaluation(BestMetric::kLoss, 0.4, &state));
+  EXPECT_EQ(state.best_step, 20);
+  EXPECT_EQ(state.evaluations_without_improvement, 0);
+  TrainState accuracy;
+  accuracy.step = 1;
+  EXPECT_TRUE(NoteEvaluation(BestMetric::kAccuracy, 0.0, &accuracy)) << "the first counts";
+  EXPECT_FALSE(NoteEvaluation(BestMetric::kAccuracy, 0.0, &accuracy));
+  EXPECT_TRUE(NoteEvaluation(BestMetric::kAccuracy, 0.1, &accuracy));
+}
+
+TEST(Best, TheMetricFollowsTheTaskUnlessItIsChosen) {
+  TrainConfig config;
+  EXPECT_EQ(ChooseBestMetric(config, true), BestMetric::kAccuracy);
+  EXPECT_EQ(ChooseBestMetric(config, false), BestMetric::kLoss);
+  config.train_best_metric = "loss";
+  EXPECT_EQ(ChooseBestMetric(config, true), BestMetric::kLoss);
+}
+
+TEST(EvaluationTest, TokensHaveAPerplexity) {
+  const Evaluation tokens{.samples = 2, .targets = 8, .correct = 2, .loss_sum = 8};
+  EXPECT_EQ(EvaluationSummary(tokens),
+            "test loss 1.0000, perplexity 2.71828, token accuracy 0.2500 (2 of 8)");
+  const Evaluation images{.samples = 8, .targets = 8, .correct = 2, .loss_sum = 8};
+  EXPECT_EQ(EvaluationSummary(images), "test accuracy 0.2500 (2 of 8), loss 1.0000");
+  EXPECT_TRUE(std::isnan(Evaluation{}.loss())) << "no target, no mean";
+}
+
+TEST(EvaluationTest, SwappedWeightsComeBackBitByBit) {
+  const std::vector<NamedTensor> parameters = {{"a", at::rand({3})}, {"b", at::rand({2, 2})}};
+  const std::vector<NamedTensor> averaged = {{"a", at::rand({3})}, {"b", at::rand({2, 2})}};
+  const at::Tensor a = parameters[0].tensor.clone();
+  const at::Tensor other = averaged[0].tensor.clone();
+  {
+    const SwappedWeights swapped(parameters, averaged);
+    EXPECT_TRUE(parameters[0].tensor.equal(other));
+    EXPECT_TRUE(averaged[0].tensor.equal(a));
+  }
+  EXPECT_TRUE(parameters[0].tensor.equal(a));
+  EXPECT_TRUE(averaged[0].tensor.equal(other));
+}
+
+// Labels are random, so the accuracy on other samples goes up and down.
+class EdgeTest : public ::testing::Test {
+ protected:
+  // 60 samples in batches of 8: 7 steps an epoch.
+  EdgeTest() : config_(WriteRandomData(folder_.path() + "/data", 60, 40)) {
+    config_.checkpoint_async = false;
+  }
+  std::string RunDir(const std::string& name) {
+    const std::string dir = folder_.path() + "/" + name;
+    fs::create_directories(dir);
+    return dir;
+  }
+  TemporaryFolder folder_;
+  TrainConfig config_;
+};
+
+TEST_F(EdgeTest, EvaluationsComeWhenAskedForAndAreLinesOfTheirOwn) {
+  config_.train_evaluate_every_steps = 5;
+  const TrainOutcome outcome = Train({.config = config_, .run_dir = RunDir("run")});
+  ASSERT_TRUE(outcome.status.ok()) << outcome.status;
+  const std::vector<std::string> lines = Lines(folder_.path() + "/run/metrics.jsonl");
+  ASSERT_EQ(lines.size(), 3u) << "steps 5 and 10, and the end";
+  EXPECT_THAT(lines[0], HasSubstr("{\"step\":5,\"epoch\":1,\"test_loss\":"));
+  EXPECT_THAT(lines[1], HasSubstr("{\"step\":10,\"epoch\":2,\"test_loss\":"));
+  EXPECT_THAT(lines[2], HasSubstr("{\"step\":14,\"epoch\":2,\"test_loss\":"));
+  for (const std::string& line : lines) EXPECT_THAT(line, HasSubstr("\"test_accuracy\":"));
+  EXPECT_EQ(outcome.results.count("METRIC.test_loss"), 1u);
+  EXPECT_EQ(outcome.results.count("METRIC.early_stopped"), 0u);
+}
+
+TEST_F(EdgeTest, OnlyTheBestCheckpointsCarryTheMark) {  // MA14
+  config_.checkpoint_best = true;
+  config_.checkpoint_every_steps = 0;
+  config_.train_epochs = 6;
+  const TrainOutcome outcome = Train({.config = config_, .run_dir = RunDir("run")});
+  ASSERT_TRUE(outcome.status.ok()) << outcome.status;
+  double best = -1;
+  std::set<int64_t> expected;  // an accuracy above all before it
+  for (const std::string& line : Lines(folder_.path() + "/run/metrics.jsonl")) {
+    const auto at = line.find("\"test_accuracy\":");
+    const double accuracy = std::stod(line.substr(at + 16));
+    if (accuracy > best) expected.insert(std::stoll(line.substr(8)));
+    best = std::max(best, accuracy);
+  }
+  std::set<int64_t> marked;
+  for (int64_t step : outcome.committed) {
+    const std::string mark =
+        absl::StrCat(folder_.path(), "/run/checkpoints/step-", step, "/", kBestMark);
+    if (!fs::exists(mark)) continue;
+    marked.insert(step);
+    EXPECT_THAT(Lines(mark)[0], HasSubstr(absl::StrCat("{\"step\":", step, ",\"value\":")));
+  }
+  EXPECT_EQ(marked, expected);
+  EXPECT_EQ(outcome.results.at("METRIC.best_step"), absl::StrCat(*expected.rbegin()));
+}
+
+// TR45: the decision follows from sums over all ranks, and a resume from any step comes to the same
+// end.
+TEST_F(EdgeTest, AnEarlyEndComesAtTheSameStepAfterAnyResume) {
+  config_.train_early_stop = 2;
+  config_.train_epochs = 60;
+  config_.checkpoint_every_steps = 7;  // at the evaluations: the counts of one are not in it yet
+  const TrainOutcome whole = Train({.config = config_, .run_dir = RunDir("whole")});
+  ASSERT_TRUE(whole.status.ok()) << whole.status;
+  EXPECT_EQ(whole.results.at("METRIC.early_stopped"), "1");
+  const int64_t last = std::stoll(whole.results.at("FINAL_STEP"));
+  ASSERT_LT(last, 7 * 60);
+  EXPECT_EQ(last % 7, 0);
+  for (int64_t step : whole.committed) {
+    const std::string again = RunDir(absl::StrCat("again-", step));
+    const std::string name = absl::StrCat("/checkpoints/step-", step);
+    fs::create_directories(again + "/checkpoints");
+    fs::copy(folder_.path() + "/whole" + name, again + name);
+    const TrainOutcome rest = Train({.config = config_, .run_dir = again, .resume_step = step});
+    ASSERT_TRUE(rest.status.ok()) << rest.status;
+    for (const char* key : {"FINAL_STEP", "WEIGHTS_DIGEST", "METRIC.best_step", "METRIC.best_value",
+                            "METRIC.early_stopped"}) {
+      EXPECT_EQ(rest.results.at(key), whole.results.at(key)) << step << " " << key;
+    }
+  }
+}
+
+// A stop at the end of an epoch does not wait for its evaluation: the resume makes it, and marks
+// the checkpoint that is there already.
+TEST_F(EdgeTest, AResumeMakesTheEvaluationThatAStopHasLeftOut) {
+  config_.train_epochs = 1;
+  config_.train_evaluate = false;
+  const std::string run_dir = RunDir("run");
+  ASSERT_TRUE(Train({.config = config_, .run_dir = run_dir}).status.ok());
+  config_.train_epochs = 2;
+  config_.train_evaluate = true;
+  config_.checkpoint_best = true;
+  ASSERT_TRUE(Train({.config = config_, .run_dir = run_dir, .resume_step = 7}).status.ok());
+  EXPECT_TRUE(fs::exists(run_dir + "/checkpoints/step-7/" + kBestMark));
+  EXPECT_THAT(Lines(run_dir + "/metrics.jsonl").at(0), HasSubstr("{\"step\":7,\"epoch\":1,"));
+}
+
+}  // namespace
+}  // namespace ddprun

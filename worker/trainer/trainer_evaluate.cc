@@ -1,0 +1,96 @@
+// When the test split is evaluated, and what follows from it: the best checkpoint, the early end.
+// All ranks decide the same, from the same sums.
+#include <cmath>
+#include <cstdio>
+#include <nlohmann/json.hpp>
+
+#include "absl/strings/str_cat.h"
+#include "common/files.h"
+#include "worker/trainer/best.h"
+#include "worker/trainer/trainer.h"
+
+namespace ddprun {
+
+// At the end of an epoch, or every so many steps. The end of the run is FinishRun's.
+bool Trainer::EvaluationDue() const {
+  if (!config_.train_evaluate || state_.step == 0 || state_.evaluated_step == state_.step)
+    return false;
+  const int64_t every = config_.train_evaluate_every_steps;
+  if (every > 0) return state_.step % every == 0;
+  return state_.step_in_epoch == 0 && state_.samples_in_epoch == 0;
+}
+
+absl::Status Trainer::EvaluateIfDue() {
+  return EvaluationDue() && !Finished() ? EvaluateNow() : absl::OkStatus();
+}
+
+absl::Status Trainer::EvaluateNow() {
+  const bool done = state_.evaluated_step == state_.step && evaluation_.has_value();
+  if (!config_.train_evaluate || done) return absl::OkStatus();
+  ddprun_phase(session_.client, DDPRUN_PHASE_EVALUATE, nullptr);
+  if (test_data_ == nullptr) {
+    absl::StatusOr<std::shared_ptr<const Dataset>> data =
+        OpenDataset(config_, DataSplit::kTest, DataCacheDir(session_));
+    if (!data.ok()) return data.status();
+    test_data_ = *std::move(data);
+  }
+  absl::StatusOr<Evaluation> evaluation = EvaluateOverRanks();
+  if (!evaluation.ok()) return evaluation.status();
+  evaluation_ = *evaluation;
+  if (std::vector<NamedTensor> averaged = update_->AveragedWeights(); !averaged.empty()) {
+    const SwappedWeights swapped(parameters_, std::move(averaged));
+    absl::StatusOr<Evaluation> of_averaged = EvaluateOverRanks();
+    if (!of_averaged.ok()) return of_averaged.status();
+    averaged_evaluation_ = *of_averaged;
+  }
+  ReportEvaluation();
+  if (state_.evaluated_step != state_.step) JudgeEvaluation();
+  return absl::OkStatus();
+}
+
+absl::StatusOr<Evaluation> Trainer::EvaluateOverRanks() {
+  const EvaluationOptions options = {.rank = session_.rank,
+                                     .world_size = session_.world_size,
+                                     .batch_size = config_.data_batch_size,
+                                     .threads = static_cast<int>(config_.data_workers),
+                                     .device = session_.device};
+  absl::StatusOr<Evaluation> mine = EvaluatePart(&*model_, forward_.get(), test_data_, options);
+  if (!mine.ok()) return mine.status();
+  return SumOverRanks(*mine, session_.communicator.get(), session_.device);
+}
+
+// The averaged weights are kept to be used, so where there are any, they decide.
+void Trainer::JudgeEvaluation() {
+  const Evaluation& judged = averaged_evaluation_ ? *averaged_evaluation_ : *evaluation_;
+  const bool one_class = judged.classifies && judged.targets == judged.samples;
+  const BestMetric metric = ChooseBestMetric(config_, one_class);
+  const double value = metric == BestMetric::kAccuracy ? judged.accuracy() : judged.loss();
+  NoteEvaluation(metric, value, &state_);
+  state_.evaluated_step = state_.step;
+  // The checkpoint of this step is there already, after a stop that did not wait for this.
+  if (IsBest() && resumed_step_ == state_.step && session_.rank == 0) {
+    const std::string path = JoinPath(ddprun_resume_from(session_.client), kBestMark);
+    const absl::Status status = ReplaceFile(PosixFileSystem(), path, BestMark());
+    if (!status.ok()) fprintf(stderr, "%s\n", std::string(status.message()).c_str());
+  }
+  if (StopsEarly(config_, state_) && session_.rank == 0) {
+    printf(
+        "step %lld: stopping early: none of the last %lld evaluations was better than that of step "
+        "%lld (test %s %.6g)\n",
+        static_cast<long long>(state_.step),
+        static_cast<long long>(state_.evaluations_without_improvement),
+        static_cast<long long>(state_.best_step),
+        metric == BestMetric::kAccuracy ? "accuracy" : "loss", state_.best_value);
+  }
+}
+
+bool Trainer::IsBest() const {
+  return config_.checkpoint_best && state_.best_step > 0 && state_.best_step == state_.step;
+}
+
+std::string Trainer::BestMark() const {
+  const nlohmann::ordered_json mark = {{"step", state_.best_step}, {"value", state_.best_value}};
+  return mark.dump() + "\n";
+}
+
+}  // namespace ddprun
