@@ -40,34 +40,48 @@ TEST(ImageDecode, EveryModeGivesPillowsRgb) {
   }
 }
 
-TEST(ImageDecode, APartHasThePixelsOfTheWhole) {
+void ExpectPartsLikeTheWhole(const std::string& bytes) {
   std::mt19937 random(1);
   const auto below = [&](int count) {
     return static_cast<int>(random() % static_cast<uint32_t>(count));
   };
-  for (const auto& line : ExpectedLines("decoded")) {
-    SCOPED_TRACE(line[0]);
-    const std::string bytes = PictureBytes(line[0]);
-    const ImageSize size = *ReadImageSize(bytes);
-    RgbxImage whole;
-    ASSERT_TRUE(DecodeImage(bytes, {0, 0, size.width, size.height}, &whole).ok());
-    RgbxImage part;
-    for (int i = 0; i < 40; ++i) {
-      const int left = below(size.width);
-      const int top = below(size.height);
-      const PixelBox box = {left, top, 1 + below(size.width - left), 1 + below(size.height - top)};
-      ASSERT_TRUE(DecodeImage(bytes, box, &part).ok());
-      ASSERT_EQ(part.width(), box.width);
-      ASSERT_EQ(part.height(), box.height);
-      for (int y = 0; y < box.height; ++y) {
-        for (int x = 0; x < box.width; ++x) {
-          const uint8_t* const got = part.row(y) + x * 4;
-          const uint8_t* const wanted = whole.row(top + y) + (left + x) * 4;
-          ASSERT_TRUE(std::equal(got, got + 3, wanted)) << left + x << ", " << top + y;
-        }
+  const ImageSize size = *ReadImageSize(bytes);
+  RgbxImage whole;
+  ASSERT_TRUE(DecodeImage(bytes, {0, 0, size.width, size.height}, &whole).ok());
+  RgbxImage part;
+  for (int i = 0; i < 40; ++i) {
+    const int left = below(size.width);
+    const int top = below(size.height);
+    const PixelBox box = {left, top, 1 + below(size.width - left), 1 + below(size.height - top)};
+    ASSERT_TRUE(DecodeImage(bytes, box, &part).ok());
+    ASSERT_EQ(part.width(), box.width);
+    ASSERT_EQ(part.height(), box.height);
+    for (int y = 0; y < box.height; ++y) {
+      for (int x = 0; x < box.width; ++x) {
+        const uint8_t* const got = part.row(y) + x * 4;
+        const uint8_t* const wanted = whole.row(top + y) + (left + x) * 4;
+        ASSERT_TRUE(std::equal(got, got + 3, wanted)) << left + x << ", " << top + y;
       }
     }
   }
+}
+
+TEST(ImageDecode, APartHasThePixelsOfTheWhole) {
+  for (const auto& line : ExpectedLines("decoded")) {
+    SCOPED_TRACE(line[0]);
+    ExpectPartsLikeTheWhole(PictureBytes(line[0]));
+  }
+}
+
+// Without its last scans a progressive picture is coarse; libjpeg would smooth a part otherwise
+// than the whole.
+TEST(ImageDecode, APartOfACoarseProgressivePictureHasThePixelsOfTheWhole) {
+  const std::string bytes = PictureBytes("large_progressive.jpg");
+  size_t end = bytes.size();
+  for (int scans = 0; scans < 4; ++scans) end = bytes.rfind("\xff\xda", end - 1);
+  // The tables of a scan come before it.
+  end = bytes.rfind("\xff\xc4", end - 1);
+  ExpectPartsLikeTheWhole(bytes.substr(0, end) + "\xff\xd9");
 }
 
 // Adobe's inks, with their colours turned into luma and chroma (YCCK): Pillow writes none.

@@ -64,6 +64,9 @@ class JpegReader {
     info_.out_color_space = ink ? JCS_CMYK : JCS_EXT_RGBX;
     info_.dct_method = JDCT_ISLOW;
     info_.do_fancy_upsampling = TRUE;
+    // Of a progressive picture without its last scans, it would make the pixels of a box other than
+    // those of the whole.
+    info_.do_block_smoothing = FALSE;
     JDIMENSION left = static_cast<JDIMENSION>(std::max(0, box.left - kMarginPixels));
     JDIMENSION columns =
         std::min(static_cast<JDIMENSION>(box.left + box.width + kMarginPixels), info_.image_width) -

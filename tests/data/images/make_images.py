@@ -1,6 +1,6 @@
 """Makes the pictures of this folder and expected.txt: what Pillow and torchvision make of them.
 
-    .deps/images/bin/python tests/data/images/make_images.py      (the environment of scripts/bench_images.sh)
+    .deps/torchvision/bin/python tests/data/images/make_images.py      (scripts/bench_images.sh makes that environment)
 
 Lines of expected.txt:
     decoded NAME WIDTH HEIGHT CRC            zlib.crc32 of open(NAME).convert("RGB"), row by row
