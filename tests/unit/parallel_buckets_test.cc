@@ -50,24 +50,24 @@ TEST(BucketLayout, KeepsDataTypesApartEachWithItsOwnSmallFirstBucket) {
   EXPECT_TRUE(ValidateBucketLayout(layout, parameters).ok());
 }
 
-TEST(BucketLayout, StartsGradientsAtMultiplesOf16BytesAndEndsWithTheControlSlot) {
+TEST(BucketLayout, StartsGradientsAtMultiplesOf16BytesAndEndsWithTheControlSlots) {
   const auto parameters = Floats({3, 5, 8});
   const BucketLayout layout = MakeBucketLayout(parameters, ReverseOrder(3), 1 << 20, 1 << 20);
   ASSERT_EQ(layout.buckets.size(), 1U);
   EXPECT_EQ(layout.buckets[0].entries,
             (std::vector<BucketEntry>{{2, 0, 8}, {1, 8, 5}, {0, 16, 3}}));
   EXPECT_EQ(layout.control_offset, 19);
-  EXPECT_EQ(layout.buckets[0].numel, 20);
+  EXPECT_EQ(layout.buckets[0].numel, 19 + kControlSlots);
 }
 
-TEST(BucketLayout, WithoutFloat32TheControlSlotHasABucketOfItsOwn) {
+TEST(BucketLayout, WithoutFloat32TheControlSlotsHaveABucketOfTheirOwn) {
   auto parameters = Floats({8});
   parameters[0].dtype = "bfloat16";
   parameters[0].element_bytes = 2;
   const BucketLayout layout = MakeBucketLayout(parameters, ReverseOrder(1), 1, 1);
   ASSERT_EQ(layout.buckets.size(), 2U);
   EXPECT_EQ(layout.control_bucket, 1);
-  EXPECT_EQ(layout.buckets[1].numel, 1);
+  EXPECT_EQ(layout.buckets[1].numel, kControlSlots);
   EXPECT_TRUE(ValidateBucketLayout(layout, parameters).ok());
 }
 
@@ -110,7 +110,17 @@ TEST(BucketLayout, ATextOfAnotherModelIsRefusedByName) {
   EXPECT_THAT(message(R"({"version":2})", parameters), HasSubstr("its version is 2"));
 }
 
-TEST(BucketLayout, OverlapsGapsAtTheEndAndALostControlSlotAreFound) {
+TEST(BucketLayout, ATextWithOneControlSlotGetsTheOthers) {
+  const auto parameters = Floats({3, 5});
+  const BucketLayout layout = MakeBucketLayout(parameters, ReverseOrder(2), 64, 64);
+  BucketLayout old = layout;
+  old.buckets[static_cast<size_t>(old.control_bucket)].numel = old.control_offset + 1;
+  const auto read = BucketLayoutFromJson(BucketLayoutToJson(old, parameters), parameters);
+  ASSERT_TRUE(read.ok()) << read.status();
+  EXPECT_EQ(*read, layout);
+}
+
+TEST(BucketLayout, OverlapsGapsAtTheEndAndLostControlSlotsAreFound) {
   const auto parameters = Floats({4, 4});
   const BucketLayout good = MakeBucketLayout(parameters, ReverseOrder(2), 64, 64);
   ASSERT_TRUE(ValidateBucketLayout(good, parameters).ok());

@@ -7,8 +7,8 @@
 #include "gloo/allreduce.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/unit/gloo_ranks.h"
 #include "tests/unit/reducer_net.h"
-#include "tests/unit/shared_exchange.h"
 
 namespace ddprun {
 namespace {
@@ -17,28 +17,6 @@ using testing::AllOf;
 using testing::Each;
 using testing::HasSubstr;
 using torch::Tensor;
-
-// The body returns "" or what went wrong.
-
-using RankBody = std::function<std::string(Communicator&)>;
-
-std::vector<std::string> RunOverGloo(int size, const RankBody& body) {
-  SharedExchange exchange;
-  return RunProcesses(size, [&](int rank) -> std::string {
-    at::set_num_threads(1);
-    CommunicatorOptions options;
-    options.rank = rank;
-    options.size = size;
-    options.timeout_seconds = 20;
-    auto communicator = CreateGlooCommunicator(options, exchange.Get());
-    if (!communicator.ok()) return communicator.status().ToString();
-    try {
-      return body(**communicator);
-    } catch (const std::exception& error) {
-      return error.what();
-    }
-  });
-}
 
 // libtorch_cpu.so has a Gloo of its own, of another version: a program that mixes them dies.
 TEST(ReducerRanks, GlooIsDebiansAndNotTheOneInsideLibTorch) {
@@ -233,15 +211,25 @@ TEST(ReducerRanks, ARunResumedWithItsLayoutIsBitIdentical) {
   }
 }
 
-TEST(ReducerRanks, TheControlSlotHoldsTheMeanOverAllRanks) {
+// TR37: losses are averaged, not summed, over ranks; those of micro-steps are added up.
+TEST(ReducerRanks, FlagAndLossAreMeansOverAllRanks) {
   const auto results = RunOverGloo(4, [](Communicator& communicator) -> std::string {
     Net net;
     auto reducer = MustCreate(net, &communicator, SmallBuckets());
     for (int step = 0; step < 3; ++step) {
-      reducer->SetControl(communicator.rank() == 0 && step == 1 ? 1.0F : 0.0F);
-      Train(net, *reducer, communicator.rank(), step, step + 1);
-      const float expected = step == 1 ? 0.25F : 0.0F;
-      if (reducer->control() != expected) return absl::StrCat("control is ", reducer->control());
+      reducer->SetFlag(communicator.rank() == 0 && step == 1 ? 1.0F : 0.0F);
+      for (bool last : {false, true}) {
+        reducer->Prepare(last);
+        const Tensor loss = net.Loss(Batch(communicator.rank(), step));
+        reducer->AddLoss(at::scalar_tensor(communicator.rank() + (last ? step : 0.5)));
+        loss.backward();
+        const absl::Status status = reducer->Finish();
+        if (!status.ok()) return status.ToString();
+      }
+      const GradientReducer::Control control = reducer->control();
+      if (control.flag != (step == 1 ? 0.25F : 0.0F)) return absl::StrCat("flag ", control.flag);
+      // Ranks 0 … 3, twice each.
+      if (control.loss != 3.5F + static_cast<float>(step)) return absl::StrCat(control.loss);
     }
     return "";
   });

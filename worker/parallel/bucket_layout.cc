@@ -22,7 +22,7 @@ int64_t Aligned(int64_t elements, int64_t element_bytes) {
   return (elements + step - 1) / step * step;
 }
 
-void AddControlSlot(BucketLayout& layout) {
+void AddControlSlots(BucketLayout& layout) {
   auto& buckets = layout.buckets;
   auto last = std::find_if(buckets.rbegin(), buckets.rend(),
                            [](const Bucket& bucket) { return bucket.dtype == kControlType; });
@@ -32,7 +32,7 @@ void AddControlSlot(BucketLayout& layout) {
   }
   layout.control_bucket = static_cast<int>(buckets.rend() - last) - 1;
   layout.control_offset = last->numel;
-  last->numel += 1;
+  last->numel += kControlSlots;
 }
 
 }  // namespace
@@ -69,7 +69,7 @@ BucketLayout MakeBucketLayout(absl::Span<const BucketParameter> parameters,
   std::sort(rest.begin(), rest.end(),
             [&](const OpenBucket& a, const OpenBucket& b) { return place(a) < place(b); });
   for (OpenBucket& bucket : rest) layout.buckets.push_back(std::move(bucket.bucket));
-  AddControlSlot(layout);
+  AddControlSlots(layout);
   return layout;
 }
 
@@ -109,9 +109,9 @@ absl::Status ValidateBucketLayout(const BucketLayout& layout,
     }
     if (b == control) {
       if (bucket.dtype != kControlType || layout.control_offset < end) {
-        return absl::InvalidArgumentError("the control slot lies over a gradient");
+        return absl::InvalidArgumentError("the control slots lie over a gradient");
       }
-      end = layout.control_offset + 1;
+      end = layout.control_offset + kControlSlots;
     }
     if (bucket.numel != end) {
       return absl::InvalidArgumentError(absl::StrCat("bucket ", b, " has ", bucket.numel,
@@ -119,7 +119,7 @@ absl::Status ValidateBucketLayout(const BucketLayout& layout,
     }
   }
   if (layout.control_bucket < 0 || control >= layout.buckets.size()) {
-    return absl::InvalidArgumentError("the control slot lies in no bucket");
+    return absl::InvalidArgumentError("the control slots lie in no bucket");
   }
   for (size_t i = 0; i < seen.size(); ++i) {
     if (seen[i] != 1) {

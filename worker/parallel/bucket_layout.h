@@ -7,8 +7,8 @@
 // ring all-reduce depend on where in the buffer a gradient lies, so a resumed run must use the very
 // same one to be bit-identical. Values and pure functions, any thread. Invariants: each parameter
 // stands in exactly one bucket; offsets ascend, start at multiples of 16 bytes and do not overlap;
-// the control slot, one float32 element, is the last of the last float32 bucket (of a bucket of its
-// own when there is none).
+// the control slots, kControlSlots float32 elements, are the last of the last float32 bucket (of a
+// bucket of their own when there is none).
 #pragma once
 
 #include <cstdint>
@@ -23,6 +23,8 @@ namespace ddprun {
 
 inline constexpr int64_t kFirstBucketBytes = int64_t{1} << 20;
 inline constexpr int64_t kDefaultBucketBytes = int64_t{25} << 20;
+// Numbers that travel with the gradients (GradientReducer::control).
+inline constexpr int64_t kControlSlots = 2;
 
 // One trainable parameter, in registration order.
 struct BucketParameter {
@@ -41,7 +43,7 @@ struct BucketEntry {
 
 struct Bucket {
   std::string dtype;
-  int64_t numel = 0;  // elements of the flat buffer, gaps and control slot included
+  int64_t numel = 0;  // elements of the flat buffer, gaps and control slots included
   std::vector<BucketEntry> entries;
   friend bool operator==(const Bucket&, const Bucket&) = default;
 };
@@ -49,7 +51,7 @@ struct Bucket {
 struct BucketLayout {
   std::vector<Bucket> buckets;
   int control_bucket = 0;
-  int64_t control_offset = 0;
+  int64_t control_offset = 0;  // of the first slot
   friend bool operator==(const BucketLayout&, const BucketLayout&) = default;
 };
 
@@ -64,7 +66,8 @@ std::vector<int> ReverseOrder(size_t parameters);
 // Text of a checkpoint, JSON with names, so that it can be read and checked.
 std::string BucketLayoutToJson(const BucketLayout& layout,
                                absl::Span<const BucketParameter> parameters);
-// Reads it back for a model with these parameters. INVALID_ARGUMENT names what does not fit.
+// Reads it back for a model with these parameters. INVALID_ARGUMENT names what does not fit. A text
+// of a version that had one control slot gets the others.
 absl::StatusOr<BucketLayout> BucketLayoutFromJson(const std::string& json,
                                                   absl::Span<const BucketParameter> parameters);
 

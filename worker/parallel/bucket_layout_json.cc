@@ -34,6 +34,17 @@ absl::StatusOr<Bucket> ReadBucket(const Json& json, const std::map<std::string, 
   return bucket;
 }
 
+// The first checkpoints have one slot; a sum over the wider bucket may round differently, but a run
+// that continues them uses another ddprun anyway.
+void AddMissingControlSlots(BucketLayout& layout) {
+  const auto control = static_cast<size_t>(layout.control_bucket);
+  if (control >= layout.buckets.size()) return;
+  Bucket& bucket = layout.buckets[control];
+  if (bucket.numel == layout.control_offset + 1) {
+    bucket.numel = layout.control_offset + kControlSlots;
+  }
+}
+
 }  // namespace
 
 std::string BucketLayoutToJson(const BucketLayout& layout,
@@ -79,6 +90,7 @@ absl::StatusOr<BucketLayout> BucketLayoutFromJson(const std::string& json,
   } catch (const nlohmann::json::exception& error) {
     return Bad(error.what());
   }
+  AddMissingControlSlots(layout);
   const absl::Status status = ValidateBucketLayout(layout, parameters);
   if (!status.ok()) return Bad(std::string(status.message()));
   return layout;

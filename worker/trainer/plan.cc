@@ -10,6 +10,8 @@ std::string ActionText(const Action& action) {
   switch (action.kind) {
     case ActionKind::kLoad:
       return absl::StrCat("load", action.micro_batch);
+    case ActionKind::kCount:
+      return "count";
     case ActionKind::kForward:
       return absl::StrCat("forward", action.micro_batch, "[", action.first_block, ",",
                           action.last_block, ")");
@@ -27,12 +29,17 @@ std::string ActionText(const Action& action) {
 
 }  // namespace
 
-std::vector<Action> PlanDataParallel(int blocks, int micro_batches) {
+std::vector<Action> PlanDataParallel(int blocks, int micro_batches, bool count_targets) {
   std::vector<Action> plan;
+  const auto load = [&](int i) { plan.push_back({.kind = ActionKind::kLoad, .micro_batch = i}); };
+  if (count_targets) {
+    for (int i = 0; i < micro_batches; ++i) load(i);
+    plan.push_back({ActionKind::kCount});
+  }
   for (int i = 0; i < micro_batches; ++i) {
     const bool last = i + 1 == micro_batches;
-    for (ActionKind kind :
-         {ActionKind::kLoad, ActionKind::kForward, ActionKind::kLoss, ActionKind::kBackward}) {
+    if (!count_targets) load(i);
+    for (ActionKind kind : {ActionKind::kForward, ActionKind::kLoss, ActionKind::kBackward}) {
       plan.push_back({kind, i, 0, kind == ActionKind::kForward ? blocks : 0, last});
     }
   }

@@ -13,6 +13,10 @@ namespace ddprun {
 namespace {
 
 constexpr size_t kNamesInMessageMax = 10;
+// Of the control slots.
+constexpr int kFlagSlot = 0;
+constexpr int kLossSlot = 1;
+static_assert(kLossSlot < kControlSlots);
 
 // The view of a gradient has the strides of its parameter where they leave no holes, so that
 // accumulation is one pass.
@@ -149,7 +153,7 @@ void GradientReducer::Prepare(bool sync) {
   }
   state_ = sync ? State::kSynchronizing : State::kAccumulating;
   if (!sync) return;
-  ControlSlot().fill_(control_value_);
+  ControlSlots()[kFlagSlot].fill_(flag_);
   std::fill(arrived_.begin(), arrived_.end(), 0);
   order_.clear();
   works_.clear();
@@ -228,6 +232,8 @@ absl::Status GradientReducer::Finish() {
   absl::Status status = WaitForWorks();
   if (status.ok() && options_.allow_unused) status = DetachUnused();
   if (status.ok() && !options_.layout && !rebuilt_) status = AgreeOnLayout();
+  // A copy: whoever scales all gradients at once scales the slots, too.
+  reduced_control_ = ControlSlots().clone();
   fresh_ = status.ok();
   return status;
 }
@@ -285,12 +291,20 @@ absl::Status GradientReducer::AgreeOnLayout() {
   return absl::OkStatus();
 }
 
-torch::Tensor GradientReducer::ControlSlot() const {
-  return flats_[static_cast<size_t>(layout_.control_bucket)].narrow(0, layout_.control_offset, 1);
+torch::Tensor GradientReducer::ControlSlots() const {
+  return flats_[static_cast<size_t>(layout_.control_bucket)].narrow(0, layout_.control_offset,
+                                                                    kControlSlots);
 }
 
-float GradientReducer::control() const {
-  return ControlSlot().item<float>();
+void GradientReducer::AddLoss(const torch::Tensor& loss) {
+  const torch::NoGradGuard no_grad;
+  ControlSlots()[kLossSlot].add_(loss);
+}
+
+GradientReducer::Control GradientReducer::control() const {
+  const torch::Tensor slots = reduced_control_.cpu();
+  const float* values = slots.data_ptr<float>();
+  return {.flag = values[kFlagSlot], .loss = values[kLossSlot]};
 }
 
 }  // namespace ddprun

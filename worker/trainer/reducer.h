@@ -66,16 +66,23 @@ class GradientReducer {
   // for it).
   absl::Status Finish();
 
-  // A number that travels with the gradients: control() is its mean over all ranks after a
-  // synchronised Finish. Lets ranks agree on small flags without a collective of their own. Reading
-  // it on a GPU waits for the stream.
-  void SetControl(float value) { control_value_ = value; }
-  float control() const;
+  // Numbers that travel with the gradients, so that ranks agree on them without a collective of
+  // their own. The flag is set before Prepare(true); losses are added between a Prepare and its
+  // backward, as float32 scalars on the device of the gradients, which waits for nothing.
+  void SetFlag(float value) { flag_ = value; }
+  void AddLoss(const torch::Tensor& loss);
+  // Means over all ranks, after a synchronised Finish: of the flags, and of each rank's sum of
+  // losses. Reading them on a GPU waits for the stream.
+  struct Control {
+    float flag = 0;
+    float loss = 0;
+  };
+  Control control() const;
 
   const BucketLayout& layout() const { return next_layout_ ? *next_layout_ : layout_; }
   bool rebuilt() const { return rebuilt_; }
   const std::vector<BucketParameter>& parameters() const { return descriptions_; }
-  // The flat buffers, padding and control slot (whose value they carry) included: for zeroing or
+  // The flat buffers, padding and control slots (whose values they carry) included: for zeroing or
   // scaling all gradients at once.
   const std::vector<torch::Tensor>& flat_gradients() const { return flats_; }
 
@@ -92,7 +99,7 @@ class GradientReducer {
   absl::Status WaitForWorks();
   absl::Status DetachUnused();
   absl::Status AgreeOnLayout();
-  torch::Tensor ControlSlot() const;
+  torch::Tensor ControlSlots() const;
   bool alone() const { return communicator_ == nullptr || communicator_->size() == 1; }
 
   enum class State { kIdle, kAccumulating, kSynchronizing };
@@ -120,7 +127,8 @@ class GradientReducer {
   size_t next_bucket_ = 0;     // the first one not handed over
   std::vector<WorkPtr> works_;
   absl::Status error_;  // of a hook
-  float control_value_ = 0;
+  float flag_ = 0;
+  torch::Tensor reduced_control_;
 };
 
 }  // namespace ddprun

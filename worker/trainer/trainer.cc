@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "worker/checkpoint/tensor_format.h"
@@ -61,6 +62,7 @@ void Trainer::StartEpoch() {
   const auto count = static_cast<int64_t>(indices.size());
   epoch_batches_ = config_.data_drop_last ? count / batch : (count + batch - 1) / batch;
   if (config_.data_drop_last) indices.resize(static_cast<size_t>(epoch_batches_ * batch));
+  epoch_samples_ = static_cast<int64_t>(indices.size());
   batches_taken_ = 0;
   const int64_t accumulation = config_.train_accumulation_steps;
   epoch_steps_ = state_.step_in_epoch + (epoch_batches_ + accumulation - 1) / accumulation;
@@ -70,49 +72,81 @@ void Trainer::StartEpoch() {
 // One optimizer update; afterwards `state_` is that of the new step.
 absl::Status Trainer::Update(int micro_batches) {
   micro_batches_ = micro_batches;
-  loss_sum_ = 0;
+  batches_.assign(static_cast<size_t>(micro_batches), {});
+  rank_loss_ = at::Tensor();
   samples_ = 0;
   // Every rank tells whether its last checkpoint is still in flight; the mean tells all whether any
   // is.
   const bool busy = CheckpointDue(state_.step + 1) && writer_->InFlight();
-  reducer_->SetControl(busy ? 1.0F : 0.0F);
-  for (const Action& action : PlanDataParallel(model_->size(), micro_batches)) {
+  reducer_->SetFlag(busy ? 1.0F : 0.0F);
+  if (!count_targets_) forward_->set_loss_weights(LossWeights::OfSizes(MicroBatchSizes()));
+  for (const Action& action : PlanDataParallel(model_->size(), micro_batches, count_targets_)) {
     if (absl::Status status = Execute(action); !status.ok()) return status;
   }
   ++state_.step;
   ++state_.step_in_epoch;
   state_.samples_in_epoch += samples_ * session_.world_size;
   state_.samples_seen += samples_ * session_.world_size;
-  state_.last_loss = loss_sum_ / micro_batches;
+  state_.last_loss = reducer_->control().loss;
   interval_samples_ += samples_ * session_.world_size;
   return absl::OkStatus();
 }
 
+// How many samples each micro-batch of the update has, on every rank; only the last one of an epoch
+// may be shorter.
+std::vector<int64_t> Trainer::MicroBatchSizes() const {
+  std::vector<int64_t> sizes;
+  for (int64_t i = batches_taken_; i < batches_taken_ + micro_batches_; ++i) {
+    sizes.push_back(
+        std::min(config_.data_batch_size, epoch_samples_ - i * config_.data_batch_size));
+  }
+  return sizes;
+}
+
+absl::Status Trainer::Load(int micro_batch) {
+  ddprun_phase(session_.client, DDPRUN_PHASE_DATA, nullptr);
+  absl::StatusOr<Batch> next = loader_->Next();
+  if (!next.ok()) return next.status();
+  Batch& batch = batches_[static_cast<size_t>(micro_batch)];
+  batch = {next->inputs.to(session_.device), next->targets.to(session_.device)};
+  // What the loader gives is good until its next batch.
+  if (count_targets_ && batches_.size() > 1 && batch.inputs.is_same(next->inputs)) {
+    batch = {batch.inputs.clone(), batch.targets.clone()};
+  }
+  samples_ += batch.targets.size(0);
+  ++batches_taken_;
+  ddprun_phase(session_.client, DDPRUN_PHASE_COMPUTE, nullptr);
+  return absl::OkStatus();
+}
+
 absl::Status Trainer::Execute(const Action& action) {
+  Batch& batch = batches_[static_cast<size_t>(action.micro_batch)];
   switch (action.kind) {
-    case ActionKind::kLoad: {
-      ddprun_phase(session_.client, DDPRUN_PHASE_DATA, nullptr);
-      absl::StatusOr<Batch> batch = loader_->Next();
-      if (!batch.ok()) return batch.status();
-      batch_ = {batch->inputs.to(session_.device), batch->targets.to(session_.device)};
-      activation_ = batch_.inputs;
-      samples_ += batch_.targets.size(0);
-      ++batches_taken_;
-      ddprun_phase(session_.client, DDPRUN_PHASE_COMPUTE, nullptr);
-      reducer_->Prepare(action.last_micro_batch);
+    case ActionKind::kLoad:
+      return Load(action.micro_batch);
+    case ActionKind::kCount: {
+      std::vector<at::Tensor> targets;
+      targets.reserve(batches_.size());
+      for (const Batch& loaded : batches_) targets.push_back(loaded.targets);
+      absl::StatusOr<LossWeights> weights =
+          LossWeights::OfTargets(targets, session_.communicator.get());
+      if (!weights.ok()) return weights.status();
+      forward_->set_loss_weights(*std::move(weights));
       return absl::OkStatus();
     }
     case ActionKind::kForward:
-      activation_ = forward_->Forward(activation_, action.first_block, action.last_block);
+      reducer_->Prepare(action.last_micro_batch);
+      activation_ = forward_->Forward(batch.inputs, action.first_block, action.last_block);
       return absl::OkStatus();
     case ActionKind::kLoss:
-      loss_ = forward_->Loss(activation_, batch_.targets);
+      loss_ = forward_->WeightedLoss(activation_, batch.targets, action.micro_batch);
       activation_ = at::Tensor();
+      reducer_->AddLoss(loss_);
+      rank_loss_ = rank_loss_.defined() ? rank_loss_ + loss_.detach() : loss_.detach();
       return absl::OkStatus();
     case ActionKind::kBackward:
-      update_->ScaleLoss(micro_batches_ == 1 ? loss_ : loss_ / micro_batches_).backward();
-      loss_sum_ += loss_.item<double>();
-      loss_ = at::Tensor();
+      batch = {};
+      update_->ScaleLoss(std::exchange(loss_, {})).backward();
       return action.last_micro_batch ? absl::OkStatus() : reducer_->Finish();
     case ActionKind::kReduce:
       return reducer_->Finish();
@@ -163,7 +197,7 @@ void Trainer::WriteDueCheckpoint(int todo) {
   if (asked || (IsBest() && !Finished())) {
     WriteCheckpoint();
   } else if (CheckpointDue(state_.step) && !Finished()) {
-    if (reducer_->control() > 0) {
+    if (reducer_->control().flag > 0) {
       writer_->Skip(state_.step);
     } else {
       WriteCheckpoint();

@@ -64,6 +64,8 @@ class Trainer {
   void StartEpoch();
   absl::Status Update(int micro_batches);
   absl::Status Execute(const Action& action);
+  absl::Status Load(int micro_batch);
+  std::vector<int64_t> MicroBatchSizes() const;
   absl::StatusOr<EdgeDecision> StepEdge();
   bool CheckpointDue(int64_t step) const;
   bool Finished() const;
@@ -108,21 +110,23 @@ class Trainer {
 
   // Where it stands. `state_` is exact at step edges.
   TrainState state_;
-  int64_t resumed_step_ = -1;  // of the checkpoint it started from
-  int64_t total_steps_ = 0;    // of the whole run
-  int64_t epoch_batches_ = 0;  // micro-batches of what is left of the epoch, since StartEpoch
-  int64_t batches_taken_ = 0;  // of those
-  int64_t epoch_steps_ = 0;    // updates of the whole epoch, for the log
-  int64_t written_step_ = -1;  // newest checkpoint begun in this process
+  int64_t resumed_step_ = -1;   // of the checkpoint it started from
+  int64_t total_steps_ = 0;     // of the whole run
+  int64_t epoch_batches_ = 0;   // micro-batches of what is left of the epoch, since StartEpoch
+  int64_t batches_taken_ = 0;   // of those
+  int64_t epoch_samples_ = 0;   // of this rank in all of them
+  bool count_targets_ = false;  // some may be kIgnoredTarget
+  int64_t epoch_steps_ = 0;     // updates of the whole epoch, for the log
+  int64_t written_step_ = -1;   // newest checkpoint begun in this process
   std::optional<Evaluation> evaluation_;           // the newest of this process
   std::optional<Evaluation> averaged_evaluation_;  // of the averaged weights, where they are kept
 
   // The update being executed.
-  Batch batch_;
+  std::vector<Batch> batches_;  // by micro-batch; those that are loaded and not used up
   at::Tensor activation_;
-  at::Tensor loss_;
-  double loss_sum_ = 0;
-  int64_t samples_ = 0;  // of this rank in this update
+  at::Tensor loss_;       // of the micro-batch, weighted
+  at::Tensor rank_loss_;  // their sum; the mean over all ranks is the loss of the update
+  int64_t samples_ = 0;   // of this rank in this update
   int micro_batches_ = 1;
   UpdateOutcome outcome_;
 

@@ -21,7 +21,7 @@ void Trainer::LogStep() {
   const bool due = state_.step_in_epoch % config_.log_every_steps == 0;
   if (due) {
     printf("rank %d epoch %" PRId64 " batch %" PRId64 "/%" PRId64 " loss %.4f\n", session_.rank,
-           state_.epoch + 1, state_.step_in_epoch, epoch_steps_, state_.last_loss);
+           state_.epoch + 1, state_.step_in_epoch, epoch_steps_, rank_loss_.item<double>());
   }
   const double seconds = std::chrono::duration<double>(now - interval_begin_).count();
   if (!due && now - progress_time_ < kProgressInterval) return;

@@ -55,6 +55,7 @@ absl::Status Trainer::OpenData() {
       OpenDataset(config_, DataSplit::kTrain, DataCacheDir(session_));
   if (!data.ok()) return data.status();
   train_data_ = *std::move(data);
+  count_targets_ = train_data_->spec().ignores;
   const SamplerOptions options = {.samples = train_data_->size(),
                                   .replicas = session_.world_size,
                                   .shuffle = config_.data_shuffle,
