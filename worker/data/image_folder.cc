@@ -110,7 +110,7 @@ absl::StatusOr<ImageFolder> ImageFolder::List(const std::string& split_dir) {
     }
   }
   for (const std::string& name : folder.classes_) {
-    const absl::Status added = folder.AddClass(name);
+    absl::Status added = folder.AddClass(name);
     if (!added.ok()) return added;
   }
   return folder;

@@ -155,12 +155,12 @@ absl::Status ImageFolderDataset::Fill(int64_t epoch, int64_t index, void* inputs
 absl::Status ImageFolderDataset::FillFrom(const std::string& path, int64_t epoch, int64_t index,
                                           float* out) const {
   thread_local Scratch scratch;
-  const absl::Status read = scratch.file.Read(path, kImageFileBytesMax);
+  absl::Status read = scratch.file.Read(path, kImageFileBytesMax);
   if (!read.ok()) return read;
   const absl::StatusOr<ImageSize> size = ReadImageSize(scratch.file.view());
   if (!size.ok()) return size.status();
   const PixelBox needed = scratch.resampler.Prepare(Plan(epoch, index, *size));
-  const absl::Status decoded = DecodeImage(scratch.file.view(), needed, &scratch.image);
+  absl::Status decoded = DecodeImage(scratch.file.view(), needed, &scratch.image);
   if (!decoded.ok()) return decoded;
   scratch.resampler.Run(scratch.image, options_.scale, out);
   return absl::OkStatus();
@@ -201,7 +201,7 @@ DatasetOr OpenImageFolder(const TrainConfig& config, DataSplit split, const std:
   const absl::StatusOr<ImageSampleOptions> options = OptionsOf(config, split);
   if (!options.ok()) return options.status();
   if (split == DataSplit::kTest || config.train_evaluate) {
-    const absl::Status classes = CheckClasses(config);
+    absl::Status classes = CheckClasses(config);
     if (!classes.ok()) return classes;
   }
   absl::StatusOr<ImageFolder> folder =

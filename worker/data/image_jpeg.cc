@@ -54,7 +54,7 @@ class JpegReader {
 
   absl::StatusOr<ImageSize> ReadHeader() {
     if (!TryHeader()) return Error();
-    const absl::Status checked = CheckImageSize(info_.image_width, info_.image_height, pixels_max_);
+    absl::Status checked = CheckImageSize(info_.image_width, info_.image_height, pixels_max_);
     if (!checked.ok()) return checked;
     return ImageSize{static_cast<int>(info_.image_width), static_cast<int>(info_.image_height)};
   }

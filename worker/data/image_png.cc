@@ -28,7 +28,7 @@ class PngReader {
     if (!TryHeader()) return Error();
     const int64_t width = png_get_image_width(png_, info_);
     const int64_t height = png_get_image_height(png_, info_);
-    const absl::Status checked = CheckImageSize(width, height, pixels_max_);
+    absl::Status checked = CheckImageSize(width, height, pixels_max_);
     if (!checked.ok()) return checked;
     return ImageSize{static_cast<int>(width), static_cast<int>(height)};
   }

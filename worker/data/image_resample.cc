@@ -4,14 +4,22 @@
 #include <cmath>
 
 namespace ddprun {
+namespace {
+
+// As Pillow rounds; below zero it does not matter.
+int HalfUp(double value) {
+  const double raised = value + 0.5;
+  return static_cast<int>(raised);
+}
+
+}  // namespace
+
 void FillResampleAxis(int source, int target, int first, int count, ResampleAxis* axis) {
   const double step = static_cast<double>(source) / target;
   const double reach = std::max(step, 1.0);  // half the width of the triangle
   const auto center = [&](int i) { return (first + i + 0.5) * step; };
-  const auto low = [&](int i) { return std::max(0, static_cast<int>(center(i) - reach + 0.5)); };
-  const auto high = [&](int i) {
-    return std::min(source, static_cast<int>(center(i) + reach + 0.5));
-  };
+  const auto low = [&](int i) { return std::max(0, HalfUp(center(i) - reach)); };
+  const auto high = [&](int i) { return std::min(source, HalfUp(center(i) + reach)); };
   int most = 0;
   for (int i = 0; i < count; ++i) most = std::max(most, high(i) - low(i));
   const int taps = (most + 1) / 2 * 2;  // where `source` is odd, perhaps one more than it has
@@ -35,7 +43,7 @@ void FillResampleAxis(int source, int target, int first, int count, ResampleAxis
     int32_t* const weights = axis->weights.data() + static_cast<ptrdiff_t>(i) * taps;
     for (int x = low(i); x < high(i); ++x) {
       const double part = sum != 0 ? share[static_cast<size_t>(x - low(i))] / sum : 0.0;
-      weights[x - begin] = static_cast<int32_t>(0.5 + part * (1 << kResampleBits));
+      weights[x - begin] = HalfUp(part * (1 << kResampleBits));
     }
     axis->begin = std::min(axis->begin, begin);
     axis->end = std::max(axis->end, std::min(source, begin + taps));
