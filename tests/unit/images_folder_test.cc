@@ -164,6 +164,7 @@ TEST_F(ImageFolderTest, ASizeLargerThanTheResizedPictureIsRefused) {
   EXPECT_THAT(OpenError(), HasSubstr("[data] resize"));
 }
 
+// TR26: not on the thread, and so not on how many there are.
 TEST_F(ImageFolderTest, ASampleDependsOnSeedEpochAndNumberAlone) {
   PutSet();
   const auto dataset = Open();
