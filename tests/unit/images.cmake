@@ -6,4 +6,8 @@ if(DDPRUN_WORKER)
     LIBS ddprun_images ${ZLIB_STATIC})
   ddprun_test(NAME images_folder_test LABEL unit SOURCES unit/images_folder_test.cc unit/images_data.cc
     LIBS ddprun_images ${ZLIB_STATIC})
+  ddprun_test(NAME images_training_test LABEL unit TIMEOUT 300
+    SOURCES unit/images_training_test.cc unit/images_data.cc unit/trainer_harness.cc unit/client_keeper.cc
+    LIBS ddprun_trainer ${ZLIB_STATIC})
+  ddprun_use_torch(images_training_test)
 endif()
