@@ -16,6 +16,8 @@
 namespace ddprun {
 namespace {
 
+constexpr size_t kPieceBytes = 256u << 10;
+
 absl::Status SystemError(const std::string& what, const std::string& path, int error) {
   return absl::ErrnoToStatus(error, absl::StrCat(what, " ", path));
 }
@@ -71,22 +73,30 @@ class Posix final : public FileSystem {
   }
 
   absl::StatusOr<std::string> ReadFile(const std::string& path) override {
-    int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC);
-    if (fd < 0) return SystemError("cannot open", path, errno);
     std::string data;
     struct stat info = {};
-    if (fstat(fd, &info) == 0 && info.st_size > 0) data.reserve(static_cast<size_t>(info.st_size));
-    char buffer[65536];
+    if (stat(path.c_str(), &info) == 0 && info.st_size > 0) {
+      data.reserve(static_cast<size_t>(info.st_size));
+    }
+    absl::Status status = ReadPieces(path, [&](std::string_view piece) { data.append(piece); });
+    if (!status.ok()) return status;
+    return data;
+  }
+
+  absl::Status ReadPieces(const std::string& path,
+                          const std::function<void(std::string_view)>& piece) override {
+    int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC);
+    if (fd < 0) return SystemError("cannot open", path, errno);
+    std::vector<char> buffer(kPieceBytes);
     ssize_t got = 0;
-    while ((got = read(fd, buffer, sizeof buffer)) != 0) {
+    while ((got = read(fd, buffer.data(), buffer.size())) != 0) {
       if (got < 0 && errno == EINTR) continue;
       if (got < 0) break;
-      data.append(buffer, static_cast<size_t>(got));
+      piece(std::string_view(buffer.data(), static_cast<size_t>(got)));
     }
     const int error = errno;
     close(fd);
-    if (got < 0) return SystemError("cannot read", path, error);
-    return data;
+    return got < 0 ? SystemError("cannot read", path, error) : absl::OkStatus();
   }
 
   absl::StatusOr<uint64_t> FileBytes(const std::string& path) override {

@@ -8,6 +8,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -30,6 +31,9 @@ class FileSystem {
   // Removes a file or a whole folder; a missing one is fine.
   virtual absl::Status RemoveAll(const std::string& path) = 0;
   virtual absl::StatusOr<std::string> ReadFile(const std::string& path) = 0;
+  // The file's bytes in order, in pieces: for files that need not fit into memory.
+  virtual absl::Status ReadPieces(const std::string& path,
+                                  const std::function<void(std::string_view)>& piece) = 0;
   virtual absl::StatusOr<uint64_t> FileBytes(const std::string& path) = 0;
   // A symbolic link `path` to `target`, which may be relative to it; one that is there is replaced
   // so that a reader sees the old or the new one; anything that is no link is refused. An empty

@@ -35,6 +35,7 @@ Usage: NAME [run] [options] (train.cfg | -- program arguments…)
        NAME agent --coordinator HOST:PORT [options]
        NAME logs [options] [RUN_DIR|JOB_ID]
        NAME doctor [options]
+       NAME ckpt ls|show|verify|export|convert|prune [options]
 )";
 
 constexpr char kCoordinatorHelp[] =
@@ -87,6 +88,31 @@ Exit code 0: nothing stands in the way; 1: there are problems.
 Usage: NAME doctor [options]
 )";
 
+constexpr char kCkptHelp[] =
+    R"(ddprun ckpt looks after checkpoints, and turns weights into files for other programs and back.
+
+Examples
+  NAME ckpt ls
+      the checkpoints of the newest run (runs/latest): step, age, size, number of ranks, state
+  NAME ckpt show 400
+      what the checkpoint of step 400 holds: where training stood, tensors, digest
+  NAME ckpt verify
+      reads every byte of all of them; exit code 1 names the file that is damaged
+  NAME ckpt export 400 -o model.safetensors --dtype bf16
+      its weights in one file under PyTorch's names
+  NAME ckpt convert ddp.safetensors -o model.safetensors --prefix-strip module.
+      weights that another program has saved, for [model] weights in train.cfg
+  NAME ckpt prune --keep 3 runs/my-job
+      removes all but the newest 3 and the best one
+
+Usage: NAME ckpt ls [options] [RUN_DIR|JOB_ID]
+       NAME ckpt show [options] [STEP|best|PATH]
+       NAME ckpt verify [options] [STEP|best|PATH…]
+       NAME ckpt export -o FILE [options] [STEP|best|PATH]
+       NAME ckpt convert -o FILE [options] FILE|INDEX|FOLDER
+       NAME ckpt prune --keep N [options] [RUN_DIR|JOB_ID]
+)";
+
 unsigned BitOf(Command command) {
   switch (command) {
     case Command::kCoordinator:
@@ -97,6 +123,8 @@ unsigned BitOf(Command command) {
       return kForLogs;
     case Command::kDoctor:
       return kForDoctor;
+    case Command::kCkpt:
+      return kForCkpt;
     case Command::kRun:
     case Command::kHelp:
     case Command::kVersion:
@@ -161,8 +189,8 @@ std::unique_ptr<CLI::App> MakeApp(Command command) {
       option = app->add_option(
           row.names, CLI::callback_t([](const CLI::results_t&) { return true; }), row.text);
       option->type_name(row.value);
-      option->multi_option_policy(FirstName(row) == "--set" ? CLI::MultiOptionPolicy::TakeAll
-                                                            : CLI::MultiOptionPolicy::TakeLast);
+      option->multi_option_policy(row.repeats ? CLI::MultiOptionPolicy::TakeAll
+                                              : CLI::MultiOptionPolicy::TakeLast);
     }
     option->group(row.group);
   }
@@ -176,6 +204,7 @@ std::string HelpText(Command command, const std::string& name) {
                      : command == Command::kAgent     ? kAgentHelp
                      : command == Command::kLogs      ? kLogsHelp
                      : command == Command::kDoctor    ? kDoctorHelp
+                     : command == Command::kCkpt      ? kCkptHelp
                                                       : kRunHelp;
   std::unique_ptr<CLI::App> app = MakeApp(command);
   app->formatter(std::make_shared<HelpFormatter>());
@@ -195,7 +224,7 @@ absl::Status ApplyOptions(const std::vector<std::string>& arguments, Options* op
     const CLI::Option* option = app->get_option_no_throw(name);
     if (option == nullptr || option->count() == 0 || row.set == nullptr) continue;
     const CLI::results_t& values = option->results();
-    const size_t first = name == "--set" ? 0 : values.size() - 1;
+    const size_t first = row.repeats ? 0 : values.size() - 1;
     for (size_t i = first; i < values.size(); ++i) {
       absl::Status status = row.set(values[i], options);
       if (!status.ok())

@@ -25,6 +25,9 @@ absl::Status ApplyTorchrunVariables(const std::map<std::string, std::string>& en
                                     unsigned command, const std::vector<std::string>& given,
                                     Options* options);
 
+// The same of `ckpt`.
+absl::Status CheckCkpt(const Options& options);
+
 // What the options given must not be together, or lack, for their command.
 absl::Status CheckCombination(const Options& options);
 

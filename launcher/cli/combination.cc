@@ -211,6 +211,7 @@ absl::Status CheckCombination(const Options& o) {
   absl::Status addresses = CheckAddresses(o);
   if (!addresses.ok()) return addresses;
   if (o.command == Command::kAgent) return CheckAgent(o);
+  if (o.command == Command::kCkpt) return CheckCkpt(o);
   if (o.command == Command::kLogs || o.command == Command::kDoctor) return absl::OkStatus();
   if (!o.config_path.empty() && !o.program.empty()) {
     return absl::InvalidArgumentError(

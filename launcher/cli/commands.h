@@ -31,4 +31,7 @@ int RunDoctor(const Options& options);
 // `logs`: shows what workers have printed; touches nothing. Signals have their usual effect.
 int RunLogs(const LogsOptions& options);
 
+// `ckpt`: 2 for what was typed wrongly, 1 for bad data. Signals have their usual effect.
+int RunCkpt(const Options& options);
+
 }  // namespace ddprun::cli

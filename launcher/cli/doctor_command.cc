@@ -55,7 +55,7 @@ doctor::Report ReportOf(const doctor::World& world,
 
 int Examine(const Options& options, const doctor::World& world) {
   const auto show = [&](const doctor::Finding& finding) {
-    if (options.doctor.json) return;
+    if (options.json) return;
     std::puts(doctor::LineOf(finding).c_str());
     std::fflush(stdout);
   };
@@ -71,7 +71,7 @@ int Examine(const Options& options, const doctor::World& world) {
       report.findings.push_back(finding);
     });
   }
-  if (options.doctor.json) {
+  if (options.json) {
     std::puts(doctor::ToJson(report)
                   .dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace)
                   .c_str());

@@ -94,6 +94,13 @@ std::string CheckpointTrouble(const Json& event, const char* what) {
 
 }  // namespace
 
+std::string SizeText(uint64_t bytes) {
+  const auto size = static_cast<double>(bytes);
+  return size >= 1e9   ? absl::StrFormat("%.1f GB", size / 1e9)
+         : size >= 1e6 ? absl::StrFormat("%.1f MB", size / 1e6)
+                       : absl::StrFormat("%.0f kB", size / 1e3);
+}
+
 std::string Duration(double seconds) {
   if (!(seconds >= 0) || seconds > 1e9) return "?";
   if (seconds < 9.95) return absl::StrFormat("%.1f s", seconds);

@@ -13,6 +13,9 @@ using Json = nlohmann::ordered_json;
 // "0.8 s", "45 s", "3 min 5 s", "2 h 7 min", "3 d 4 h".
 std::string Duration(double seconds);
 
+// "12 kB", "3.4 MB", "1.2 GB", in powers of 1000.
+std::string SizeText(uint64_t bytes);
+
 // What is known of the training when a progress line is written.
 struct Progress {
   uint64_t generation = 0;

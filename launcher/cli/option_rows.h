@@ -13,7 +13,7 @@ namespace ddprun::cli {
 
 inline constexpr unsigned kJobCommands = kForRun | kForCoordinator;
 inline constexpr unsigned kAllCommands = kForRun | kForCoordinator | kForAgent;
-inline constexpr unsigned kEveryCommand = kAllCommands | kForLogs | kForDoctor;
+inline constexpr unsigned kEveryCommand = kAllCommands | kForLogs | kForDoctor | kForCkpt;
 
 // Headings of the help, in its order.
 inline constexpr char kGroupWhat[] = "What to run";
@@ -27,6 +27,7 @@ inline constexpr char kGroupTorchrun[] =
     "As torchrun has them (PET_<NAME> variables stand for all of torchrun's options)";
 inline constexpr char kGroupLogs[] = "What to show";
 inline constexpr char kGroupDoctor[] = "What to look at";
+inline constexpr char kGroupCkpt[] = "What to show or write";
 inline constexpr char kGroupOther[] = "Other";
 
 OptionRowList WhatRows();
@@ -41,6 +42,7 @@ OptionRowList TorchrunRows();
 OptionRowList PythonOnlyRows();
 OptionRowList RendezvousRows();
 OptionRowList LogsRows();
+OptionRowList CkptRows();
 OptionRowList OtherRows();
 
 // Stores what a value parser gave.

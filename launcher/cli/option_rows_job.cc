@@ -34,7 +34,8 @@ OptionRowList WhatRows() {
        [](OptionText v, Options* o) {
          o->overrides.push_back(v);
          return absl::OkStatus();
-       }},
+       },
+       "", true},
       {"--preload", "auto|none|MODULE,…", kJobCommands, kGroupWhat,
        "Python modules that each node loads once for all its workers and their restarts. Default "
        "auto: those of torch that the script imports",

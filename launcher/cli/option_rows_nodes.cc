@@ -153,7 +153,7 @@ OptionRowList DoctorRows() {
        [](OptionText v, Options* o) { return SetPeers(v, o); }},
       {"--json", "", kForDoctor, kGroupDoctor, "Prints JSON, one object",
        [](OptionText, Options* o) {
-         o->doctor.json = true;
+         o->json = true;
          return absl::OkStatus();
        }},
       // What --peers starts on the other hosts.

@@ -17,7 +17,15 @@ enum CommandSet : unsigned {
   kForCoordinator = 2,
   kForAgent = 4,
   kForLogs = 8,
-  kForDoctor = 16
+  kForDoctor = 16,
+  kForCkptList = 32,
+  kForCkptShow = 64,
+  kForCkptVerify = 128,
+  kForCkptExport = 256,
+  kForCkptConvert = 512,
+  kForCkptPrune = 1024,
+  kForCkpt = kForCkptList | kForCkptShow | kForCkptVerify | kForCkptExport | kForCkptConvert |
+             kForCkptPrune,
 };
 
 struct OptionRow {
@@ -30,6 +38,7 @@ struct OptionRow {
   absl::Status (*set)(const std::string& value, Options* options);
   // The PET_ variable that torchrun reads for it, without PET_; "" for none. Of a flag: 0 or 1.
   const char* pet = "";
+  bool repeats = false;  // each value counts; else the last one
 };
 
 using OptionRowList = std::vector<OptionRow>;

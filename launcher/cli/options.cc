@@ -3,13 +3,13 @@
 #include "launcher/cli/options.h"
 
 #include <algorithm>
-#include <array>
 #include <string_view>
 #include <utility>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "launcher/cli/app.h"
+#include "launcher/cli/command_words.h"
 #include "launcher/cli/option_table.h"
 #include "launcher/net/text.h"
 
@@ -17,17 +17,12 @@ namespace ddprun::cli {
 namespace {
 
 struct Split {
-  std::string run;                   // of logs
+  std::vector<std::string> words;    // of logs and ckpt
   std::vector<std::string> options;  // "--name" or "--name=value", spelled as in the table
   std::string config_path;
   std::vector<std::string> program;
   bool torchrun_way = false;
 };
-
-// Commands of the documents that this version does not have. Running a program of that name instead
-// would be a surprise (there is a /bin/ps).
-constexpr std::array<std::string_view, 9> kLaterCommands = {
-    "daemon", "submit", "ps", "status", "attach", "stop", "ckpt", "plan", "tune"};
 
 bool IsConfig(const std::string& text) {
   return absl::EndsWith(text, ".cfg");
@@ -48,8 +43,9 @@ const OptionRow* AttachedValue(const std::string& argument, unsigned command) {
 }
 
 // Takes the option at arguments[*i], and its value where that is the next argument.
-absl::Status TakeOption(const std::vector<std::string>& arguments, unsigned command, size_t* i,
-                        Split* split) {
+absl::Status TakeOption(const std::vector<std::string>& arguments, const CommandWords& own,
+                        size_t* i, Split* split) {
+  const unsigned command = own.bits;
   const std::string& argument = arguments[*i];
   const size_t equals = argument.find('=');
   const std::string typed = argument.substr(0, equals);
@@ -63,11 +59,11 @@ absl::Status TakeOption(const std::vector<std::string>& arguments, unsigned comm
     }
   }
   if (row == nullptr) {
-    const char* where = command == kForLogs     ? " (ddprun logs --help lists all)"
-                        : command == kForAgent  ? " (ddprun agent --help lists all)"
-                        : command == kForDoctor ? " (ddprun doctor --help lists all)"
-                                                : " (ddprun --help lists all; what belongs to your "
-                                                  "own program stands behind its name)";
+    const bool of_job = (command & (kForRun | kForCoordinator)) != 0;
+    const std::string where =
+        of_job ? " (ddprun --help lists all; what belongs to your own program stands behind its "
+                 "name)"
+               : absl::StrCat(" (ddprun ", own.name, " --help lists all)");
     return absl::InvalidArgumentError(absl::StrCat(
         net::Shown(typed), ": unknown option", SuggestOption(WithHyphens(typed), command), where));
   }
@@ -105,13 +101,16 @@ bool NamesProgram(const Split& split) {
          Holds(split.options, "--run-path");
 }
 
-absl::StatusOr<Split> SplitArguments(const std::vector<std::string>& arguments, size_t first,
-                                     unsigned command) {
+absl::StatusOr<Split> SplitArguments(const std::vector<std::string>& arguments,
+                                     const CommandWords& own) {
+  const unsigned command = own.bits;
   Split split;
-  for (size_t i = first; i < arguments.size(); ++i) {
+  for (size_t i = own.words; i < arguments.size(); ++i) {
     const std::string& argument = arguments[i];
-    if (argument == "--" && command == kForLogs) {
-      return absl::InvalidArgumentError("--: logs runs no program; give a run folder or a job id");
+    const bool takes_words = (command & (kForLogs | kForCkpt)) != 0;
+    if (argument == "--" && takes_words) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("--: ", own.name, " runs no program; give a run folder or a job id"));
     }
     const bool option = !argument.empty() && argument[0] == '-' && argument != "--";
     if (command == kForDoctor && !option) {
@@ -131,14 +130,14 @@ absl::StatusOr<Split> SplitArguments(const std::vector<std::string>& arguments, 
           "\"\": an empty argument is no program; is a variable of your script not set?");
     }
     if (argument[0] == '-') {
-      absl::Status status = TakeOption(arguments, command, &i, &split);
+      absl::Status status = TakeOption(arguments, own, &i, &split);
       if (!status.ok()) return status;
-    } else if (command == kForLogs) {
-      if (!split.run.empty()) {
-        return absl::InvalidArgumentError(
-            absl::StrCat(argument, ": logs shows one run at a time, and ", split.run, " is given"));
+    } else if (takes_words) {
+      if (command == kForLogs && !split.words.empty()) {
+        return absl::InvalidArgumentError(absl::StrCat(
+            argument, ": logs shows one run at a time, and ", split.words[0], " is given"));
       }
-      split.run = argument;
+      split.words.push_back(argument);
     } else if (split.config_path.empty() && IsConfig(argument) && !NamesProgram(split)) {
       split.config_path = argument;
     } else if (!split.config_path.empty()) {
@@ -159,38 +158,17 @@ absl::StatusOr<Split> SplitArguments(const std::vector<std::string>& arguments, 
 absl::StatusOr<Options> ParseCommandLine(const std::vector<std::string>& arguments,
                                          const std::string& name,
                                          const std::map<std::string, std::string>& environment) {
+  const absl::StatusOr<CommandWords> own = FindCommand(arguments);
+  if (!own.ok()) return own.status();
+  const unsigned command = own->bits;
   Options options;
-  unsigned command = kForRun;
-  size_t first = 0;
-  if (!arguments.empty()) {
-    const std::string& word = arguments[0];
-    for (const char* own : {"run", "coordinator", "agent", "logs", "doctor"}) {
-      if (word == own) first = 1;
-    }
-    if (word == "coordinator") {
-      options.command = Command::kCoordinator;
-      command = kForCoordinator;
-    } else if (word == "agent") {
-      options.command = Command::kAgent;
-      command = kForAgent;
-    } else if (word == "logs") {
-      options.command = Command::kLogs;
-      command = kForLogs;
-    } else if (word == "doctor") {
-      options.command = Command::kDoctor;
-      command = kForDoctor;
-    } else if (std::find(kLaterCommands.begin(), kLaterCommands.end(), word) !=
-               kLaterCommands.end()) {
-      return absl::InvalidArgumentError(
-          absl::StrCat(word,
-                       ": this version has no such command; to run a program of that "
-                       "name: ddprun -- ",
-                       word));
-    }
-  }
-  absl::StatusOr<Split> split = SplitArguments(arguments, first, command);
+  options.command = own->command;
+  options.ckpt.action = own->ckpt;
+  absl::StatusOr<Split> split = SplitArguments(arguments, *own);
   if (!split.ok()) return split.status();
-  if (arguments.empty() || (arguments.size() == 1 && arguments[0] == "help") ||
+  const bool no_action =
+      options.command == Command::kCkpt && options.ckpt.action == CkptAction::kNone;
+  if (arguments.empty() || (arguments.size() == 1 && arguments[0] == "help") || no_action ||
       Holds(split->options, "--help")) {
     options.help = HelpText(options.command, name);
     options.command = Command::kHelp;
@@ -200,7 +178,11 @@ absl::StatusOr<Options> ParseCommandLine(const std::vector<std::string>& argumen
     options.command = Command::kVersion;
     return options;
   }
-  options.logs.run = split->run;
+  if (options.command == Command::kCkpt) {
+    options.ckpt.words = split->words;
+  } else if (!split->words.empty()) {
+    options.logs.run = split->words[0];
+  }
   options.config_path = split->config_path;
   options.program = split->program;
   options.torchrun_way = split->torchrun_way;

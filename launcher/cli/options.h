@@ -1,7 +1,7 @@
 // What was typed: argv → Options, or one clear error. Pure: looks at nothing but its arguments.
 //
 // `ddprun [run] [options] (train.cfg | program args… | -- program args…)`, `ddprun coordinator …`,
-// `ddprun agent …`, `ddprun logs …`. The first positional argument that does not end in .cfg is a
+// `ddprun agent …`, `ddprun logs …`, `ddprun ckpt ls …`. The first positional argument that does not end in .cfg is a
 // program in torchrun's way; it and everything behind it are the program's own, untouched, as is
 // all behind
 // `--`. Options may be written --like-this or --like_this, with `=value` or ` value`.
@@ -12,6 +12,7 @@
 #include <map>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -19,7 +20,8 @@
 
 namespace ddprun::cli {
 
-enum class Command { kRun, kCoordinator, kAgent, kLogs, kDoctor, kHelp, kVersion };
+enum class Command { kRun, kCoordinator, kAgent, kLogs, kDoctor, kCkpt, kHelp, kVersion };
+enum class CkptAction { kNone, kList, kShow, kVerify, kExport, kConvert, kPrune };
 
 struct Processes {
   enum class Kind { kNumber, kGpus, kCpus, kAuto };
@@ -74,8 +76,21 @@ struct LogsOptions {
 // `ddprun doctor`; --ssh is Options::ssh_command, --run-dir Options::run_dir.
 struct DoctorOptions {
   std::vector<std::string> peers;
-  bool json = false;
   bool answer = false;  // the far side of --peers
+};
+
+// `ddprun ckpt`; --run-dir is Options::run_dir, --dry-run Options::dry_run.
+struct CkptOptions {
+  CkptAction action = CkptAction::kNone;
+  std::vector<std::string> words;  // steps, paths
+  std::string output;
+  bool force = false;
+  bool ema = false;
+  std::string dtype;                                         // as in safetensors; "": unchanged
+  std::vector<std::pair<std::string, std::string>> renames;  // from, to
+  std::string stripped_prefix;
+  uint32_t shards = 1;
+  std::optional<uint32_t> keep;
 };
 
 struct Options {
@@ -158,6 +173,8 @@ struct Options {
 
   LogsOptions logs;
   DoctorOptions doctor;
+  CkptOptions ckpt;
+  bool json = false;  // of doctor and ckpt
 };
 
 // `arguments` without the program's own name; `name` is shown in help texts. `environment`: its

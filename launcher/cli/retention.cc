@@ -1,7 +1,5 @@
 #include "launcher/cli/retention.h"
 
-#include <fcntl.h>
-#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -14,8 +12,9 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_format.h"
 #include "common/files.h"
+#include "launcher/cli/folder_lock.h"
+#include "launcher/cli/format.h"
 
 namespace ddprun::cli {
 namespace {
@@ -49,25 +48,6 @@ class Spared {
 
  private:
   std::vector<std::pair<dev_t, ino_t>> spared_;
-};
-
-// The folder's lock while it lives; not held: somebody else has it, or there is none.
-class FolderLock {
- public:
-  explicit FolderLock(const std::string& folder)
-      : fd_(open(JoinPath(folder, ".lock").c_str(), O_RDWR | O_CLOEXEC | O_NOFOLLOW)) {
-    held_ = fd_ >= 0 && flock(fd_, LOCK_EX | LOCK_NB) == 0;
-  }
-  ~FolderLock() {
-    if (fd_ >= 0) close(fd_);
-  }
-  FolderLock(const FolderLock&) = delete;
-  FolderLock& operator=(const FolderLock&) = delete;
-  bool held() const { return held_; }
-
- private:
-  int fd_;
-  bool held_ = false;
 };
 
 uint64_t BytesIn(const std::string& folder) {
@@ -143,12 +123,8 @@ Removed RemoveOldRuns(const std::string& run_dir, uint32_t keep) {
 
 std::string RemovedLine(const Removed& removed, uint32_t keep) {
   if (removed.runs == 0) return "";
-  const double bytes = static_cast<double>(removed.bytes);
-  const std::string size = bytes >= 1e9   ? absl::StrFormat("%.1f GB", bytes / 1e9)
-                           : bytes >= 1e6 ? absl::StrFormat("%.1f MB", bytes / 1e6)
-                                          : absl::StrFormat("%.0f kB", bytes / 1e3);
   return absl::StrCat("removed ", removed.runs, removed.runs == 1 ? " old run, " : " old runs, ",
-                      size, " freed (--keep-runs ", keep, ")");
+                      SizeText(removed.bytes), " freed (--keep-runs ", keep, ")");
 }
 
 }  // namespace ddprun::cli

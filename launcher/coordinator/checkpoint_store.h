@@ -21,8 +21,6 @@
 
 namespace ddprun::coordinator {
 
-inline constexpr char kBestMark[] = "best.json";
-
 class CheckpointStore {
  public:
   // `run_dir` holds (or will hold) the folder `checkpoints`; the `kept` newest and the best are
@@ -41,10 +39,6 @@ class CheckpointStore {
 
  private:
   std::string StagingPath(uint64_t generation, uint64_t step) const;
-  // Steps with a committed folder, newest first.
-  std::vector<uint64_t> Steps() const;
-  // Of these, newest first; 0: none is marked.
-  uint64_t BestStep(const std::vector<uint64_t>& steps) const;
   // Lets the link `best` lead to the best one; removes it where none is.
   void PointToBest();
   void RemoveOld();

@@ -5,9 +5,9 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "common/checkpoint_manifest.h"
 #include "common/safetensors.h"
 #include "launcher/coordinator/checkpoint_store.h"
-#include "launcher/coordinator/manifest_read.h"
 
 namespace ddprun::coordinator {
 namespace {

@@ -2,10 +2,10 @@
 #include <cstdint>
 #include <cstdlib>
 
-#include "launcher/coordinator/manifest_read.h"
+#include "common/checkpoint_manifest.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
-  using namespace ddprun::coordinator;
+  using namespace ddprun;
   const auto manifest = ParseManifest(absl::string_view(reinterpret_cast<const char*>(data), size));
   if (!manifest.ok()) {
     if (manifest.status().message().empty()) std::abort();

@@ -40,6 +40,10 @@ class RecordingFileSystem final : public FileSystem {
   absl::StatusOr<std::string> ReadFile(const std::string& path) override {
     return real_.ReadFile(path);
   }
+  absl::Status ReadPieces(const std::string& path,
+                          const std::function<void(std::string_view)>& piece) override {
+    return real_.ReadPieces(path, piece);
+  }
   absl::StatusOr<uint64_t> FileBytes(const std::string& path) override {
     return real_.FileBytes(path);
   }

@@ -5,7 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "common/checksum.h"
+#include "common/weights_digest.h"
 
 namespace ddprun {
 namespace {
@@ -78,23 +78,14 @@ absl::Status LoadTensors(const SafetensorsFile& file, const std::vector<NamedTen
 absl::StatusOr<std::string> TensorsDigest(std::vector<NamedTensor> tensors) {
   std::sort(tensors.begin(), tensors.end(),
             [](const NamedTensor& a, const NamedTensor& b) { return a.name < b.name; });
-  Xxh3Stream stream;
-  const auto text = [&](const std::string& value) {
-    stream.UpdateU64(value.size());
-    stream.Update(value.data(), value.size());
-  };
+  WeightsDigest digest;
   for (const NamedTensor& item : tensors) {
     absl::StatusOr<std::string> dtype = SafetensorsDtype(item.tensor.scalar_type());
     if (!dtype.ok()) return dtype.status();
-    text(item.name);
-    text(*dtype);
-    stream.UpdateU64(static_cast<uint64_t>(item.tensor.dim()));
-    for (int64_t extent : item.tensor.sizes()) stream.UpdateU64(static_cast<uint64_t>(extent));
     const at::Tensor host = item.tensor.detach().to(at::kCPU).contiguous();
-    stream.UpdateU64(host.nbytes());
-    stream.Update(host.data_ptr(), host.nbytes());
+    digest.Add(item.name, *dtype, item.tensor.sizes().vec(), host.data_ptr(), host.nbytes());
   }
-  return HashHex(stream.Finish());
+  return digest.Finish();
 }
 
 }  // namespace ddprun

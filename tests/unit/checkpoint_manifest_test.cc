@@ -1,12 +1,12 @@
 // manifest.json read back: one that is damaged, or has other kinds of values, is an error.
-#include "launcher/coordinator/manifest_read.h"
+#include "common/checkpoint_manifest.h"
 
 #include <gtest/gtest.h>
 
-namespace ddprun::coordinator {
+namespace ddprun {
 namespace {
 
-TEST(ManifestReadTest, WhatWasWrittenIsRead) {
+TEST(CheckpointManifestTest, WhatWasWrittenIsRead) {
   const auto manifest = ParseManifest(
       R"({"format":1,"job_id":"j","step":7,"files":[{"name":"a b.bin","bytes":12,"xxh3_128":"0f"}]})");
   ASSERT_TRUE(manifest.ok()) << manifest.status();
@@ -17,7 +17,7 @@ TEST(ManifestReadTest, WhatWasWrittenIsRead) {
   EXPECT_EQ(manifest->files[0].bytes, 12u);
 }
 
-TEST(ManifestReadTest, OtherKindsOfValuesAreErrors) {
+TEST(CheckpointManifestTest, OtherKindsOfValuesAreErrors) {
   for (
       const char* text : {
           "",
@@ -41,7 +41,7 @@ TEST(ManifestReadTest, OtherKindsOfValuesAreErrors) {
   }
 }
 
-TEST(ManifestReadTest, ShardNamesStayInTheirFolder) {
+TEST(CheckpointManifestTest, ShardNamesStayInTheirFolder) {
   EXPECT_TRUE(IsShardName("model-1-of-2.safetensors"));
   for (const char* name : {"", ".", "..", "a/b", "a\nb", "\xFF", "a\x7F"}) {
     EXPECT_FALSE(IsShardName(name)) << name;
@@ -49,4 +49,4 @@ TEST(ManifestReadTest, ShardNamesStayInTheirFolder) {
 }
 
 }  // namespace
-}  // namespace ddprun::coordinator
+}  // namespace ddprun

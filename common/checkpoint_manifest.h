@@ -9,7 +9,9 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 
-namespace ddprun::coordinator {
+namespace ddprun {
+
+inline constexpr char kManifestName[] = "manifest.json";
 
 struct ManifestFile {
   std::string name;  // in the checkpoint's folder
@@ -19,6 +21,8 @@ struct ManifestFile {
 struct ManifestContent {
   std::string job_id;
   uint64_t step = 0;
+  uint64_t generation = 0;  // 0: not said
+  uint64_t world_size = 0;  // 0: not said
   std::vector<ManifestFile> files;
 };
 
@@ -27,4 +31,4 @@ absl::StatusOr<ManifestContent> ParseManifest(absl::string_view text);
 // A name that stays in its folder, and that JSON can hold.
 bool IsShardName(absl::string_view name);
 
-}  // namespace ddprun::coordinator
+}  // namespace ddprun

@@ -1,11 +1,11 @@
-#include "launcher/coordinator/manifest_read.h"
+#include "common/checkpoint_manifest.h"
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
 #include "absl/strings/str_cat.h"
 
-namespace ddprun::coordinator {
+namespace ddprun {
 namespace {
 
 using Json = nlohmann::json;
@@ -63,6 +63,8 @@ absl::StatusOr<ManifestContent> ParseManifest(absl::string_view text) {
   }
   content.job_id = *job_id;
   content.step = *step;
+  if (const uint64_t* number = NumberOf(manifest, "generation")) content.generation = *number;
+  if (const uint64_t* number = NumberOf(manifest, "world_size")) content.world_size = *number;
   for (const Json& entry : *files) {
     absl::StatusOr<ManifestFile> file = FileOf(entry);
     if (!file.ok()) return file.status();
@@ -71,4 +73,4 @@ absl::StatusOr<ManifestContent> ParseManifest(absl::string_view text) {
   return content;
 }
 
-}  // namespace ddprun::coordinator
+}  // namespace ddprun
