@@ -42,6 +42,14 @@ std::vector<uint64_t> CommittedSteps(FileSystem& files, const std::string& folde
   return steps;
 }
 
+uint64_t BestStep(FileSystem& files, const std::string& folder,
+                  const std::vector<uint64_t>& steps) {
+  const auto best = std::find_if(steps.begin(), steps.end(), [&](uint64_t step) {
+    return files.FileBytes(JoinPath(JoinPath(folder, CheckpointName(step)), kBestMark)).ok();
+  });
+  return best == steps.end() ? 0 : *best;
+}
+
 absl::StatusOr<ManifestContent> ReadManifest(FileSystem& files, const std::string& path) {
   absl::StatusOr<std::string> text = files.ReadFile(JoinPath(path, kManifestName));
   if (!text.ok()) return text.status();

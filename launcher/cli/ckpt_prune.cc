@@ -13,8 +13,8 @@
 namespace ddprun::cli {
 namespace {
 
-// `best` may be a link to one of the steps.
-bool IsBest(const std::string& folder, uint64_t step) {
+// What the link `best` leads to.
+bool IsLinked(const std::string& folder, uint64_t step) {
   struct stat best = {}, own = {};
   return stat(JoinPath(folder, "best").c_str(), &best) == 0 &&
          stat(JoinPath(folder, CheckpointName(step)).c_str(), &own) == 0 &&
@@ -80,8 +80,9 @@ absl::Status CkptPrune(const Options& options) {
   const std::vector<uint64_t> steps = CommittedSteps(PosixFileSystem(), folder);
   std::vector<uint64_t> removed =
       StepsToPrune(steps, WhichAreWhole(folder, steps), *options.ckpt.keep);
+  const uint64_t marked = BestStep(PosixFileSystem(), folder, steps);
   std::erase_if(removed, [&](uint64_t step) {
-    const bool best = IsBest(folder, step);
+    const bool best = step == marked || IsLinked(folder, step);
     if (best) {
       std::printf("%s is the best one: it stays\n", JoinPath(folder, CheckpointName(step)).c_str());
     }
