@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "common/checkpoint_folder.h"
 #include "common/files.h"
 #include "launcher/coordinator/core.h"
 

@@ -204,7 +204,7 @@ save_file({"small": torch.randn(1000, 7) * 100, "tiny": torch.rand(5000) * 1e-6}
           "--dtype", "bf16"});
   Output({"convert", "small.safetensors", "-o", "fp16.safetensors", "--dtype", "fp16"});
   Output({"convert", "fp16.safetensors", "-o", "back.safetensors", "--dtype", "fp32"});
-  Output({"convert", "ddp.safetensors", "-o", "shards/../split.safetensors", "--shards", "3"});
+  Output({"convert", "ddp.safetensors", "-o", "split.safetensors", "--shards", "3"});
   Output({"convert", "split.safetensors.index.json", "-o", "joined.safetensors"});
   Python(R"(
 import json, torch
