@@ -54,6 +54,7 @@ std::vector<Case> Cases() {
   wide_stem.model_stem = "imagenet";
   TrainConfig more_classes;
   more_classes.model_classes = 12;
+  more_classes.model_stem = "imagenet";
   const std::string sizes =
       R"(, "vocab_size": 61, "d_model": 32, "heads": 4, "layers": 2, "d_ff": 48, "sequence_length": 20)";
   return {

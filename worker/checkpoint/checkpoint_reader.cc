@@ -22,7 +22,7 @@ absl::Status LoadFile(const std::string& path, const std::vector<NamedTensor>& t
 
 }  // namespace
 
-absl::StatusOr<TrainState> ReadTrainState(const std::string& dir, const TrainConfig& config) {
+absl::StatusOr<TrainState> ReadTrainState(const std::string& dir) {
   const std::string path = dir + "/trainer_state.json";
   std::ifstream stream(path, std::ios::binary | std::ios::ate);
   if (!stream)
@@ -37,6 +37,12 @@ absl::StatusOr<TrainState> ReadTrainState(const std::string& dir, const TrainCon
   absl::StatusOr<TrainState> state = TrainStateFromJson(text.str());
   if (!state.ok())
     return absl::InvalidArgumentError(absl::StrCat(dir, "/", state.status().message()));
+  return state;
+}
+
+absl::StatusOr<TrainState> ReadTrainState(const std::string& dir, const TrainConfig& config) {
+  absl::StatusOr<TrainState> state = ReadTrainState(dir);
+  if (!state.ok()) return state;
   if (absl::Status status = CompareForResume(state->config, config); !status.ok()) {
     return absl::FailedPreconditionError(
         absl::StrCat("cannot continue ", dir, ": ", status.message()));

@@ -12,7 +12,9 @@
 
 namespace ddprun {
 
-// trainer_state.json, checked against the configuration (CompareForResume).
+// trainer_state.json as it is.
+absl::StatusOr<TrainState> ReadTrainState(const std::string& dir);
+// The same, checked against the configuration (CompareForResume).
 absl::StatusOr<TrainState> ReadTrainState(const std::string& dir, const TrainConfig& config);
 
 // Weights, buffers and optimizer state.

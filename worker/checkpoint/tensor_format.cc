@@ -10,9 +10,33 @@
 namespace ddprun {
 namespace {
 
-absl::Status Mismatch(const SafetensorsFile& file, const std::string& what) {
-  return absl::FailedPreconditionError(
-      absl::StrCat(file.path(), ": ", what, "; the checkpoint is of another model or optimizer"));
+// Names in a message; a model of another kind differs in hundreds.
+constexpr size_t kDifferencesNamedMax = 10;
+
+std::string Described(const TensorInfo& tensor) {
+  return absl::StrCat(tensor.dtype, " [", absl::StrJoin(tensor.shape, ", "), "]");
+}
+
+// Every tensor that the file lacks, has otherwise, or has too many; one sentence each.
+std::vector<std::string> Differences(const SafetensorsFile& file,
+                                     const std::vector<TensorInfo>& wanted) {
+  std::vector<std::string> all;
+  std::set<std::string> names;
+  for (const TensorInfo& want : wanted) {
+    names.insert(want.name);
+    const TensorInfo* found = file.Find(want.name);
+    if (found == nullptr) {
+      all.push_back(absl::StrCat("holds no tensor \"", want.name, "\""));
+    } else if (found->dtype != want.dtype || found->shape != want.shape) {
+      all.push_back(absl::StrCat("tensor \"", want.name, "\" is ", Described(*found), ", expected ",
+                                 Described(want)));
+    }
+  }
+  for (const TensorInfo& tensor : file.header().tensors) {
+    if (names.contains(tensor.name)) continue;
+    all.push_back(absl::StrCat("holds the unexpected tensor \"", tensor.name, "\""));
+  }
+  return all;
 }
 
 }  // namespace
@@ -47,30 +71,25 @@ absl::Status LoadTensors(const SafetensorsFile& file, const std::vector<NamedTen
   const at::NoGradGuard no_grad;
   absl::StatusOr<std::vector<TensorInfo>> wanted = TensorInfos(tensors);
   if (!wanted.ok()) return wanted.status();
-  std::set<std::string> names;
-  for (size_t i = 0; i < tensors.size(); ++i) {
-    const TensorInfo* found = file.Find(tensors[i].name);
-    const TensorInfo& want = (*wanted)[i];
-    names.insert(want.name);
-    if (found == nullptr)
-      return Mismatch(file, absl::StrCat("holds no tensor \"", want.name, "\""));
-    if (found->dtype != want.dtype || found->shape != want.shape) {
-      return Mismatch(file, absl::StrCat("tensor \"", want.name, "\" is ", found->dtype, " [",
-                                         absl::StrJoin(found->shape, ", "), "], expected ",
-                                         want.dtype, " [", absl::StrJoin(want.shape, ", "), "]"));
+  std::vector<std::string> differences = Differences(file, *wanted);
+  if (!differences.empty()) {
+    const size_t more = differences.size() - std::min(differences.size(), kDifferencesNamedMax);
+    if (more > 0) {
+      differences.resize(kDifferencesNamedMax);
+      differences.push_back(absl::StrCat("and ", more, " more differences"));
     }
-    if (found->bytes() == 0) continue;
-    // from_blob takes no const; the copy only reads. The data may be unaligned for its type in a
-    // foreign file, so it goes through bytes.
-    at::Tensor host = at::empty(want.shape, at::TensorOptions(tensors[i].tensor.scalar_type()));
-    memcpy(host.data_ptr(), file.Data(*found), found->bytes());
+    return absl::FailedPreconditionError(
+        absl::StrCat(file.path(), ": ", absl::StrJoin(differences, "; "), ": it is of another ",
+                     "model, other sizes, or another optimizer"));
+  }
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    const TensorInfo& found = *file.Find(tensors[i].name);
+    if (found.bytes() == 0) continue;
+    // The data may be unaligned for its type in a foreign file, so it goes through bytes.
+    at::Tensor host = at::empty(found.shape, at::TensorOptions(tensors[i].tensor.scalar_type()));
+    memcpy(host.data_ptr(), file.Data(found), found.bytes());
     at::Tensor target = tensors[i].tensor;
     target.copy_(host);
-  }
-  for (const TensorInfo& tensor : file.header().tensors) {
-    if (!names.contains(tensor.name)) {
-      return Mismatch(file, absl::StrCat("holds the unexpected tensor \"", tensor.name, "\""));
-    }
   }
   return absl::OkStatus();
 }

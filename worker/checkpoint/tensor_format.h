@@ -20,7 +20,7 @@ absl::StatusOr<std::string> SafetensorsDtype(at::ScalarType type);
 absl::StatusOr<std::vector<TensorInfo>> TensorInfos(const std::vector<NamedTensor>& tensors);
 
 // Copies every tensor from the file. The file must hold exactly these names, with equal dtypes and
-// shapes; the first difference is the error.
+// shapes; else nothing is copied, and FAILED_PRECONDITION names the first differences.
 absl::Status LoadTensors(const SafetensorsFile& file, const std::vector<NamedTensor>& tensors);
 
 // XXH3-128 in hex over the tensors sorted by name.

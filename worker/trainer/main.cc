@@ -1,7 +1,7 @@
 // ddp-worker: the built-in trainer, one process a rank. Started by ddprun; by hand (`ddp-worker
 // train.cfg`) it trains as rank 0 of 1; `ddp-worker --version` shows LibTorch's version, and thus
-// that all libraries are found. Exit code 0 when the work is done, 1 after an error that was
-// reported.
+// that all libraries are found; `ddp-worker --export-torchscript` writes a trained module. Exit
+// code 0 when the work is done, 1 after an error that was reported.
 #include <malloc.h>
 #include <torch/torch.h>
 #include <torch/version.h>
@@ -10,10 +10,13 @@
 #include <cstdio>
 #include <cstdlib>
 #include <exception>
+#include <functional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "worker/trainer/export_torchscript.h"
 #include "worker/trainer/session.h"
 #include "worker/trainer/trainer.h"
 
@@ -69,9 +72,9 @@ absl::Status TrainAsWorker(ddprun_handle* client, const char* config_path) {
 }
 
 // LibTorch reports by exceptions; this is where they become a status.
-absl::Status TrainCatchingAll(ddprun_handle* client, const char* config_path) {
+absl::Status CatchingAll(const std::function<absl::Status()>& work) {
   try {
-    return TrainAsWorker(client, config_path);
+    return work();
   } catch (const c10::Error& error) {
     return absl::InternalError(error.what_without_backtrace());
   } catch (const std::exception& error) {
@@ -81,6 +84,21 @@ absl::Status TrainCatchingAll(ddprun_handle* client, const char* config_path) {
   }
 }
 
+// `ddp-worker --export-torchscript CHECKPOINT_DIR OUT [MODULE]`, without a job.
+int RunExport(const std::vector<std::string>& arguments) {
+  if (arguments.size() < 2 || arguments.size() > 3) {
+    fputs("ddp-worker: usage: --export-torchscript CHECKPOINT_DIR OUT.pt [MODULE.pt]\n", stderr);
+    return 2;
+  }
+  const absl::Status status = CatchingAll([&] {
+    return ExportTorchScript(arguments[0], arguments[1],
+                             arguments.size() > 2 ? arguments[2] : std::string());
+  });
+  if (status.ok()) return 0;
+  fprintf(stderr, "ddp-worker: %s\n", std::string(status.message()).c_str());
+  return absl::IsInvalidArgument(status) ? 2 : 1;
+}
+
 int Main(int argc, char** argv) {
   // Standard output is a pipe here; a line must be seen when it is written.
   setvbuf(stdout, nullptr, _IOLBF, 0);
@@ -88,12 +106,16 @@ int Main(int argc, char** argv) {
     puts(TORCH_VERSION);
     return 0;
   }
+  if (argc >= 2 && std::string_view(argv[1]) == "--export-torchscript") {
+    return RunExport({argv + 2, argv + argc});
+  }
   ddprun_handle* client = nullptr;
   if (ddprun_init(&client) != 0) {
     fprintf(stderr, "ddp-worker: %s\n", ddprun_error(nullptr));
     return 1;
   }
-  const absl::Status status = TrainCatchingAll(client, argc > 1 ? argv[1] : nullptr);
+  const absl::Status status =
+      CatchingAll([&] { return TrainAsWorker(client, argc > 1 ? argv[1] : nullptr); });
   if (status.ok()) {
     ddprun_finish(client);
     return 0;

@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "worker/checkpoint/checkpoint_reader.h"
+#include "worker/checkpoint/initial_weights.h"
 #include "worker/parallel/model_fingerprint.h"
 #include "worker/trainer/seeds.h"
 #include "worker/trainer/trainer.h"
@@ -78,6 +79,12 @@ absl::Status Trainer::BuildModel() {
   absl::StatusOr<Model> model = CreateModel({config_, train_data_->spec()});
   if (!model.ok()) return model.status();
   model_.emplace(*std::move(model));
+  // A resume brings its own weights.
+  if (!config_.model_weights.empty() && ddprun_resume_from(session_.client) == nullptr) {
+    if (absl::Status status = LoadInitialWeights(config_.model_weights, *model_); !status.ok()) {
+      return status;
+    }
+  }
   model_->MoveTo(session_.device);
   model_->Train(true);
   parameters_ = model_->Parameters();

@@ -1,0 +1,83 @@
+"""Saves TorchScript modules for the tests of model torchscript into a folder: some that train, some that cannot."""
+
+import os
+import sys
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+
+class Small(nn.Module):
+    """Batch norm, dropout, a frozen and two tied layers; scores for 10 classes of 28×28 images."""
+
+    def __init__(self):
+        super().__init__()
+        self.body = nn.Sequential(nn.Conv2d(1, 4, 5, stride=3), nn.BatchNorm2d(4), nn.ReLU(), nn.Dropout(0.1))
+        self.frozen = nn.Linear(256, 16)
+        for parameter in self.frozen.parameters():
+            parameter.requires_grad_(False)
+        self.first = nn.Linear(16, 16)
+        self.second = nn.Linear(16, 16)
+        self.second.weight = self.first.weight
+        self.fc = nn.Linear(16, 10)
+
+    def forward(self, images):
+        x = self.frozen(torch.flatten(self.body(images), 1))
+        return self.fc(torch.relu(self.second(torch.relu(self.first(x)))))
+
+
+class OwnLoss(Small):
+    """With its own loss: squared distance from the one-hot target."""
+
+    @torch.jit.export
+    def loss(self, output, targets):
+        return (output - F.one_hot(targets, 10)).square().mean()
+
+
+class TwoInputs(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.fc = nn.Linear(784, 10)
+
+    def forward(self, left, right):
+        return self.fc(left + right)
+
+
+class NoParameters(nn.Module):
+    def forward(self, images):
+        return torch.flatten(images, 1)[:, :10]
+
+
+class OtherShape(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.fc = nn.Linear(100, 10)
+
+    def forward(self, images):
+        return self.fc(torch.flatten(images, 1))
+
+
+class FewClasses(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.fc = nn.Linear(784, 3)
+
+    def forward(self, images):
+        return self.fc(torch.flatten(images, 1))
+
+
+class MixesTheBatch(FewClasses):
+    def forward(self, images):
+        return self.fc(torch.flatten(images, 1)).mean(0)
+
+
+def main(folder):
+    torch.manual_seed(3)
+    for kind in (Small, OwnLoss, TwoInputs, NoParameters, OtherShape, FewClasses, MixesTheBatch):
+        torch.jit.script(kind()).save(os.path.join(folder, kind.__name__ + ".pt"))
+    traced = torch.jit.trace(nn.Sequential(nn.Flatten(), nn.Linear(784, 10)), torch.zeros(5, 1, 28, 28))
+    traced.save(os.path.join(folder, "Traced.pt"))
+
+
+main(sys.argv[1])
