@@ -146,6 +146,8 @@ def options():
     for amp in ("off", "bf16"):
         yield Case(f"gpt, {amp}, recompute", setting("gpt", ADAMW, precision={"amp": amp, "recompute": "blocks"}), TOLERANCES[amp],
                    wrong=True)
+    yield Case("simple_cnn, recompute", setting("simple_cnn", SGD, precision={"recompute": "blocks"}), TOLERANCES["off"], wrong=True,
+               quick=True)
     yield Case("resnet18, recompute", setting("resnet18", {**SGD, "steps": 10}, precision={"recompute": "blocks"}), TOLERANCES["off"])
 
 
