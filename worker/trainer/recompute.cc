@@ -80,8 +80,7 @@ class RecomputeFunction : public torch::autograd::Function<RecomputeFunction> {
  public:
   static at::Tensor forward(AutogradContext* context,
                             const std::shared_ptr<const RecomputedBlock>& block,
-                            const at::Tensor& input, const std::vector<at::Tensor>& parameters) {
-    (void)parameters;  // named so that autograd makes them inputs of this node
+                            const at::Tensor& input, at::TensorList /*parameters*/) {
     auto repetition = c10::make_intrusive<Repetition>(block, input.device());
     repetition->input_requires_grad = input.requires_grad();
     const auto version = input._version();
@@ -166,7 +165,9 @@ Recompute::~Recompute() = default;
 
 at::Tensor Recompute::Run(int index, const at::Tensor& input) const {
   const auto& block = blocks_[static_cast<size_t>(index)];
-  return RecomputeFunction::apply(block, input, block->parameters);
+  // The parameters are named so that autograd makes them inputs of this node; it looks for tensors
+  // in a TensorList, but not in a vector.
+  return RecomputeFunction::apply(block, input, at::TensorList(block->parameters));
 }
 
 }  // namespace ddprun
