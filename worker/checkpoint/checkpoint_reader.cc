@@ -53,6 +53,10 @@ absl::StatusOr<TrainState> ReadTrainState(const std::string& dir, const TrainCon
 absl::Status ReadCheckpointTensors(const std::string& dir, const CheckpointTensors& tensors) {
   if (absl::Status status = LoadFile(dir + "/model.safetensors", tensors.model); !status.ok())
     return status;
+  if (!tensors.average.empty()) {
+    if (absl::Status status = LoadFile(dir + "/ema.safetensors", tensors.average); !status.ok())
+      return status;
+  }
   return LoadFile(dir + "/optimizer.safetensors", tensors.optimizer);
 }
 

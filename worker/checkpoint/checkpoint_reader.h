@@ -17,7 +17,7 @@ absl::StatusOr<TrainState> ReadTrainState(const std::string& dir);
 // The same, checked against the configuration (CompareForResume).
 absl::StatusOr<TrainState> ReadTrainState(const std::string& dir, const TrainConfig& config);
 
-// Weights, buffers and optimizer state.
+// Weights, buffers, averaged weights where they are kept, and optimizer state.
 absl::Status ReadCheckpointTensors(const std::string& dir, const CheckpointTensors& tensors);
 
 // This rank's generator. REQUIRES: the checkpoint has the same world size.

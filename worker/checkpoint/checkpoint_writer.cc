@@ -46,6 +46,7 @@ absl::StatusOr<std::unique_ptr<CheckpointWriter>> CheckpointWriter::Create(
   if (ddprun_rank(client) == 0) {
     files.push_back({"model.safetensors", tensors.model});
     files.push_back({"optimizer.safetensors", tensors.optimizer});
+    if (!tensors.average.empty()) files.push_back({"ema.safetensors", tensors.average});
   }
   for (auto& [name, list] : files) {
     absl::StatusOr<Snapshot> snapshot = Snapshot::Create(list);

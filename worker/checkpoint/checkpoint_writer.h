@@ -2,9 +2,10 @@
 // training thread waits for), then a background thread writes the files through libddprun. At most
 // one is in flight.
 //
-// Files: rank 0 writes model.safetensors, optimizer.safetensors and trainer_state.json; every rank
-// writes rng-<rank>-of-<n>.safetensors. A file that cannot be written drops the checkpoint on every
-// rank, and training goes on. Threads: all calls from the training thread.
+// Files: rank 0 writes model.safetensors, optimizer.safetensors, trainer_state.json and, where
+// averages are kept, ema.safetensors; every rank writes rng-<rank>-of-<n>.safetensors. A file that
+// cannot be written drops the checkpoint on every rank, and training goes on. Threads: all calls
+// from the training thread.
 #pragma once
 
 #include <condition_variable>
@@ -26,6 +27,7 @@ namespace ddprun {
 struct CheckpointTensors {
   std::vector<NamedTensor> model;  // parameters and buffers
   std::vector<NamedTensor> optimizer;
+  std::vector<NamedTensor> average;  // averaged parameters, and buffers; empty: none are kept
 };
 
 // A checkpoint that holds this file is kept by the launcher until a later one has it, too

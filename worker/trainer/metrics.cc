@@ -22,12 +22,14 @@ double Rounded(double value) {
 }  // namespace
 
 std::string MetricsText(const MetricsLine& line) {
-  const nlohmann::ordered_json json = {{"step", line.step},
-                                       {"epoch", line.epoch},
-                                       {"loss", line.loss},  // null when it is not finite
-                                       {"lr", line.lr},
-                                       {"samples_per_s", Rounded(line.samples_per_s)},
-                                       {"data_wait_s", Rounded(line.data_wait_s)}};
+  nlohmann::ordered_json json = {{"step", line.step},
+                                 {"epoch", line.epoch},
+                                 {"loss", line.loss},  // null when it is not finite
+                                 {"lr", line.lr},
+                                 {"samples_per_s", Rounded(line.samples_per_s)},
+                                 {"data_wait_s", Rounded(line.data_wait_s)}};
+  if (line.loss_scale) json["loss_scale"] = *line.loss_scale;
+  if (line.grad_norm) json["grad_norm"] = *line.grad_norm;
   return json.dump() + "\n";
 }
 

@@ -16,8 +16,10 @@ struct MetricsLine {
   int64_t epoch = 0;  // 1-based
   double loss = 0;
   double lr = 0;
-  double samples_per_s = 0;  // over all ranks, since the line before
-  double data_wait_s = 0;    // of rank 0, since the line before
+  std::optional<double> loss_scale;  // with fp16
+  std::optional<double> grad_norm;   // with clip_norm; before clipping
+  double samples_per_s = 0;          // over all ranks, since the line before
+  double data_wait_s = 0;            // of rank 0, since the line before
 };
 
 std::string MetricsText(const MetricsLine& line);

@@ -102,6 +102,7 @@ absl::Status GradientReducer::CheckParameters() const {
 void GradientReducer::UseLayout(BucketLayout layout) {
   layout_ = std::move(layout);
   flats_.clear();
+  flat_gradients_.clear();
   const torch::Tensor& any = parameters_.front().second;
   for (size_t b = 0; b < layout_.buckets.size(); ++b) {
     const Bucket& bucket = layout_.buckets[b];
@@ -115,6 +116,9 @@ void GradientReducer::UseLayout(BucketLayout layout) {
       bucket_of_[index] = b;
       views_[index] = GradientView(flats_[b], parameters_[index].second, entry.offset);
     }
+    const bool controls = b == static_cast<size_t>(layout_.control_bucket);
+    const int64_t numel = controls ? layout_.control_offset : bucket.numel;
+    if (numel > 0) flat_gradients_.push_back(flats_[b].narrow(0, 0, numel));
   }
 }
 

@@ -82,9 +82,9 @@ class GradientReducer {
   const BucketLayout& layout() const { return next_layout_ ? *next_layout_ : layout_; }
   bool rebuilt() const { return rebuilt_; }
   const std::vector<BucketParameter>& parameters() const { return descriptions_; }
-  // The flat buffers, padding and control slots (whose values they carry) included: for zeroing or
-  // scaling all gradients at once.
-  const std::vector<torch::Tensor>& flat_gradients() const { return flats_; }
+  // The flat buffers without what does not belong to a gradient, but for gaps that are zero: for a
+  // norm over all gradients, or for scaling them at once.
+  const std::vector<torch::Tensor>& flat_gradients() const { return flat_gradients_; }
 
  private:
   GradientReducer(NamedTensors parameters, Communicator* communicator,
@@ -112,9 +112,10 @@ class GradientReducer {
   std::optional<BucketLayout> next_layout_;  // agreed on, taken up by the next Prepare
   bool rebuilt_ = false;
 
-  std::vector<torch::Tensor> flats_;                                  // by bucket
-  std::vector<torch::Tensor> views_;                                  // by parameter
-  std::vector<size_t> bucket_of_;                                     // by parameter
+  std::vector<torch::Tensor> flats_;           // by bucket
+  std::vector<torch::Tensor> flat_gradients_;  // the same up to the control slot
+  std::vector<torch::Tensor> views_;           // by parameter
+  std::vector<size_t> bucket_of_;              // by parameter
   std::vector<std::shared_ptr<torch::autograd::Node>> accumulators_;  // autograd holds them weakly
   std::vector<uintptr_t> hooks_;
 

@@ -152,10 +152,9 @@ absl::Status Trainer::Execute(const Action& action) {
       return reducer_->Finish();
     case ActionKind::kUpdate: {
       ddprun_phase(session_.client, DDPRUN_PHASE_OPTIMIZER, nullptr);
-      absl::StatusOr<UpdateOutcome> outcome = update_->Step(state_.step, *reducer_);
-      if (!outcome.ok()) return outcome.status();
-      outcome_ = *outcome;
-      return absl::OkStatus();
+      return update_->Step(SchedulePosition(config_, PlannedLength(), state_.step, state_.epoch,
+                                            state_.samples_in_epoch),
+                           *reducer_);
     }
   }
   return absl::InternalError("an action of unknown kind");

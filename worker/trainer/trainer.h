@@ -128,7 +128,6 @@ class Trainer {
   at::Tensor rank_loss_;  // their sum; the mean over all ranks is the loss of the update
   int64_t samples_ = 0;   // of this rank in this update
   int micro_batches_ = 1;
-  UpdateOutcome outcome_;
 
   // For reports.
   std::unique_ptr<MetricsLog> metrics_;

@@ -29,10 +29,13 @@ void Trainer::LogStep() {
   progress_time_ = now;
   UpdateProgress();
   if (!due) return;
+  const UpdateOutcome outcome = update_->Outcome();
   metrics_->Append(MetricsText({.step = state_.step,
                                 .epoch = state_.epoch + 1,
                                 .loss = state_.last_loss,
-                                .lr = outcome_.lr,
+                                .lr = outcome.lr,
+                                .loss_scale = outcome.loss_scale,
+                                .grad_norm = outcome.grad_norm,
                                 .samples_per_s = samples_per_second_,
                                 .data_wait_s = loader_->wait_seconds() - interval_wait_begin_}));
   interval_begin_ = now;

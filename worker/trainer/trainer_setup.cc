@@ -41,6 +41,7 @@ absl::StatusOr<std::unique_ptr<Trainer>> Trainer::Create(Session* session) {
   }
   ddprun_phase(client, DDPRUN_PHASE_CONNECTING, "communicator");
   if (absl::Status status = trainer->Connect(); !status.ok()) return status;
+  if (trainer->resumed_step_ < 0) trainer->update_->BeginRun();
   auto writer =
       CheckpointWriter::Create(client, trainer->StateTensors(), session->config.checkpoint_async);
   if (!writer.ok()) return writer.status();
@@ -111,8 +112,12 @@ RunLength Trainer::PlannedLength() const {
 }
 
 CheckpointTensors Trainer::StateTensors() const {
-  CheckpointTensors tensors{parameters_, update_->State()};
-  for (const NamedTensor& buffer : model_->Buffers()) tensors.model.push_back(buffer);
+  CheckpointTensors tensors{parameters_, update_->State(), update_->AveragedWeights()};
+  for (const NamedTensor& buffer : model_->Buffers()) {
+    tensors.model.push_back(buffer);
+    // The averaged model has the buffers of the trained one; its file loads as a whole model.
+    if (update_->averages()) tensors.average.push_back(buffer);
+  }
   return tensors;
 }
 

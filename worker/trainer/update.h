@@ -2,34 +2,36 @@
 // decides one update besides the gradients: learning rate, loss scale, clipping, the moving average
 // of the weights. What it decides is a function of the reduced gradients and the step, and so equal
 // on all ranks. Belongs to the training thread.
+//
+// An update with fp16 whose gradients are not finite is left out: weights, average and the
+// optimizer's counts stay as they are, but it is a step like any other for the schedule, the log
+// and checkpoints.
 #pragma once
 
 #include <torch/torch.h>
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "common/config/train_config.h"
 #include "worker/model/model.h"
+#include "worker/trainer/ema.h"
 #include "worker/trainer/optimizer.h"
 #include "worker/trainer/reducer.h"
+#include "worker/trainer/scaler.h"
+#include "worker/trainer/schedule.h"
 
 namespace ddprun {
 
-// What a schedule of the learning rate needs to know of the run.
-struct RunLength {
-  int64_t total_steps = 0;
-  int64_t steps_per_epoch = 0;
-  int world_size = 1;
-};
-
 struct UpdateOutcome {
   double lr = 0;
-  bool skipped = false;   // the scaled gradients were not finite; weights are as before
-  double loss_scale = 1;  // used for this update
+  bool skipped = false;              // the scaled gradients were not finite; weights are as before
+  std::optional<double> loss_scale;  // used for this update; with fp16
+  std::optional<double> grad_norm;   // before clipping; with clip_norm
 };
 
 class ParameterUpdate {
@@ -37,27 +39,37 @@ class ParameterUpdate {
   static absl::StatusOr<std::unique_ptr<ParameterUpdate>> Create(
       const TrainConfig& config, std::vector<NamedTensor> parameters, const RunLength& length);
 
+  // Once, when the weights are those that a run starts with: initial ones, not of a checkpoint.
+  void BeginRun();
   // What backward is called on.
   at::Tensor ScaleLoss(const at::Tensor& loss) const;
-  // Update number `step` (0-based: updates done before it), from gradients that are reduced.
-  absl::StatusOr<UpdateOutcome> Step(int64_t step, const GradientReducer& reducer);
-  // Of update number `step`.
-  double LearningRate(int64_t step) const;
+  // One update, from gradients that are reduced, at this place in the schedule (SchedulePosition).
+  absl::Status Step(int64_t position, const GradientReducer& reducer);
+  // Of the last Step. Waits for a GPU with fp16 or clip_norm: not for every step.
+  UpdateOutcome Outcome() const;
 
   // For checkpoints: updated in place, a resume copies into them.
   std::vector<NamedTensor> State() const;
   // Averaged weights under the parameters' names; empty when they are not kept.
   std::vector<NamedTensor> AveragedWeights() const;
+  bool averages() const { return average_ != nullptr; }
 
  private:
   ParameterUpdate(const TrainConfig& config, std::vector<NamedTensor> parameters,
-                  const RunLength& length)
-      : config_(config), parameters_(std::move(parameters)), length_(length) {}
+                  LearningRateSchedule schedule)
+      : config_(config), parameters_(std::move(parameters)), schedule_(schedule) {}
 
   const TrainConfig config_;
   const std::vector<NamedTensor> parameters_;
-  const RunLength length_;
+  const LearningRateSchedule schedule_;
   std::unique_ptr<Optimizer> optimizer_;
+  std::unique_ptr<LossScaler> scaler_;      // with fp16
+  std::unique_ptr<WeightAverage> average_;  // with ema_decay
+  int64_t updates_ = 0;                     // in this process
+  // Of the last update.
+  double lr_ = 0;
+  at::Tensor loss_scale_;
+  at::Tensor grad_norm_;
 };
 
 }  // namespace ddprun

@@ -1,0 +1,114 @@
+// Whole runs of one rank with what the update side keeps: loss scale, averages, schedules in
+// checkpoints and metrics.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+
+#include "absl/strings/str_cat.h"
+#include "common/safetensors.h"
+#include "tests/unit/client_keeper.h"
+#include "tests/unit/trainer_harness.h"
+
+namespace ddprun {
+namespace {
+
+using ::testing::HasSubstr;
+
+std::string ReadText(const std::string& path) {
+  std::ostringstream text;
+  text << std::ifstream(path).rdbuf();
+  return text.str();
+}
+
+class UpdateRunTest : public ::testing::Test {
+ protected:
+  // 60 samples in batches of 8: 7 steps an epoch, 14 in all.
+  UpdateRunTest() : config_(WriteRandomData(folder_.path() + "/data", 60, 20)) {
+    config_.checkpoint_async = false;
+    config_.checkpoint_every_steps = 5;
+    config_.log_every_steps = 1;
+  }
+  std::string Dir(const std::string& name) {
+    const std::string dir = folder_.path() + "/" + name;
+    std::filesystem::create_directories(dir);
+    return dir;
+  }
+  // Trains wholly, then again from step 5, and compares all files of the last checkpoint.
+  void ExpectTheSameAfterAResume(const std::vector<std::string>& files) {
+    const TrainOutcome whole = Train({.config = config_, .run_dir = Dir("whole")});
+    ASSERT_TRUE(whole.status.ok()) << whole.status;
+    std::filesystem::create_directories(Dir("rest") + "/checkpoints");
+    std::filesystem::copy(Dir("whole") + "/checkpoints/step-5",
+                          Dir("rest") + "/checkpoints/step-5");
+    const TrainOutcome rest = Train({.config = config_, .run_dir = Dir("rest"), .resume_step = 5});
+    ASSERT_TRUE(rest.status.ok()) << rest.status;
+    for (const std::string& file : files) {
+      const std::string name = "/checkpoints/step-14/" + file;
+      const std::string expected = ReadText(Dir("whole") + name);
+      EXPECT_FALSE(expected.empty()) << file;
+      EXPECT_TRUE(ReadText(Dir("rest") + name) == expected) << file;
+    }
+  }
+
+  TemporaryFolder folder_;
+  TrainConfig config_;
+};
+
+TEST_F(UpdateRunTest, AveragesLossScaleAndScheduleGoOnAfterAResume) {
+  config_.train_ema_decay = 0.9;
+  config_.train_clip_norm = 1;
+  config_.train_schedule = "cosine";
+  config_.train_warmup_steps = 3;
+  config_.precision_amp = "fp16";
+  config_.precision_loss_scale = 1024;
+  config_.precision_loss_scale_growth_steps = 4;
+  ExpectTheSameAfterAResume(
+      {"model.safetensors", "optimizer.safetensors", "ema.safetensors", "rng-0-of-1.safetensors"});
+  const std::string dir = Dir("whole") + "/checkpoints/step-14";
+  const auto optimizer = SafetensorsFile::Open(dir + "/optimizer.safetensors");
+  ASSERT_TRUE(optimizer.ok());
+  const TensorInfo* scale = optimizer->Find("loss_scale");
+  const TensorInfo* tracker = optimizer->Find("loss_scale_growth_tracker");
+  ASSERT_TRUE(scale != nullptr && tracker != nullptr);
+  float scale_value = 0;
+  int32_t tracker_value = 0;
+  memcpy(&scale_value, optimizer->Data(*scale), sizeof scale_value);
+  memcpy(&tracker_value, optimizer->Data(*tracker), sizeof tracker_value);
+  EXPECT_EQ(scale_value, 8192) << "doubled after 4, 8 and 12 updates";
+  EXPECT_EQ(tracker_value, 2);
+  // The averaged model is a whole one, and another.
+  const auto model = SafetensorsFile::Open(dir + "/model.safetensors");
+  const auto average = SafetensorsFile::Open(dir + "/ema.safetensors");
+  ASSERT_TRUE(model.ok() && average.ok());
+  ASSERT_EQ(model->header().tensors.size(), average->header().tensors.size());
+  for (const TensorInfo& tensor : model->header().tensors) {
+    const TensorInfo* other = average->Find(tensor.name);
+    ASSERT_NE(other, nullptr) << tensor.name;
+    EXPECT_NE(memcmp(model->Data(tensor), average->Data(*other), tensor.bytes()), 0) << tensor.name;
+  }
+}
+
+TEST_F(UpdateRunTest, MetricsHaveRateScaleAndNorm) {
+  config_.train_clip_norm = 1;
+  config_.precision_amp = "fp16";
+  config_.train_lr = 0.5;
+  config_.train_warmup_steps = 4;
+  ASSERT_TRUE(Train({.config = config_, .run_dir = Dir("run")}).status.ok());
+  const std::string metrics = ReadText(Dir("run") + "/metrics.jsonl");
+  const std::string first = metrics.substr(0, metrics.find('\n'));
+  EXPECT_THAT(first, HasSubstr("\"lr\":0.125"));
+  EXPECT_THAT(first, HasSubstr("\"loss_scale\":65536"));
+  EXPECT_THAT(first, HasSubstr("\"grad_norm\":"));
+}
+
+TEST_F(UpdateRunTest, WarmupLongerThanARunOfEpochsIsAnErrorBeforeTraining) {
+  config_.train_warmup_steps = 15;
+  EXPECT_THAT(Train({.config = config_, .run_dir = Dir("run")}).status.message(),
+              HasSubstr("[train] warmup_steps: is 15, longer than the whole run of 14 steps"));
+}
+
+}  // namespace
+}  // namespace ddprun
