@@ -11,6 +11,9 @@
 #include "common/safetensors.h"
 #include "tests/unit/client_keeper.h"
 #include "tests/unit/trainer_harness.h"
+#include "worker/checkpoint/generators.h"
+#include "worker/checkpoint/snapshot.h"
+#include "worker/checkpoint/tensor_format.h"
 
 namespace ddprun {
 namespace {
@@ -56,6 +59,51 @@ class UpdateRunTest : public ::testing::Test {
   TemporaryFolder folder_;
   TrainConfig config_;
 };
+
+TEST(Snapshot, HoldsTensorsOfAnySizeAndOrderOfElements) {
+  at::set_num_threads(2);
+  const std::vector<NamedTensor> tensors = {
+      {"large", at::randn({5, 1'000'000})},  // several chunks, and a rest
+      {"turned", at::randn({300, 7}).t()},
+      {"half", at::randn({33}).to(at::kHalf)},
+      {"none", at::empty({0, 3})},
+      {"count", at::tensor(int64_t{-7})}};
+  auto snapshot = Snapshot::Create(tensors);
+  ASSERT_TRUE(snapshot.ok()) << snapshot.status();
+  snapshot->Populate();
+  for (int round = 0; round < 2; ++round) {
+    for (const NamedTensor& item : tensors) at::Tensor(item.tensor).add_(1);
+    snapshot->Capture();
+    const std::string path = absl::StrCat(testing::TempDir(), "/snapshot.", getpid());
+    std::ofstream(path, std::ios::binary)
+        << snapshot->header()
+        << std::string(static_cast<const char*>(snapshot->data()), snapshot->data_bytes());
+    const auto file = SafetensorsFile::Open(path);
+    ASSERT_TRUE(file.ok()) << file.status();
+    std::vector<NamedTensor> loaded;
+    for (const NamedTensor& item : tensors) {
+      loaded.push_back({item.name, at::zeros_like(item.tensor)});
+    }
+    ASSERT_TRUE(LoadTensors(*file, loaded).ok());
+    for (size_t i = 0; i < tensors.size(); ++i) {
+      EXPECT_TRUE(at::equal(loaded[i].tensor, tensors[i].tensor)) << tensors[i].name;
+    }
+    std::filesystem::remove(path);
+  }
+  at::set_num_threads(1);
+}
+
+// The GPU's generator is in the file only where there is one.
+TEST(Generators, TheirStatesComeBack) {
+  SeedGenerators(5, at::kCPU);
+  const std::vector<NamedTensor> states = GeneratorStates(at::kCPU);
+  ASSERT_EQ(states.size(), 1u);
+  EXPECT_EQ(states[0].name, "cpu");
+  const at::Tensor first = at::rand({3});
+  EXPECT_FALSE(at::equal(at::rand({3}), first));
+  SetGeneratorStates(states, at::kCPU);
+  EXPECT_TRUE(at::equal(at::rand({3}), first));
+}
 
 TEST_F(UpdateRunTest, AveragesLossScaleAndScheduleGoOnAfterAResume) {
   config_.train_ema_decay = 0.9;

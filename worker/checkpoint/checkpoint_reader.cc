@@ -1,7 +1,5 @@
 #include "worker/checkpoint/checkpoint_reader.h"
 
-#include <ATen/CPUGeneratorImpl.h>
-
 #include <fstream>
 #include <sstream>
 
@@ -60,12 +58,17 @@ absl::Status ReadCheckpointTensors(const std::string& dir, const CheckpointTenso
   return LoadFile(dir + "/optimizer.safetensors", tensors.optimizer);
 }
 
-absl::Status ReadRng(const std::string& dir, int rank, int world_size) {
-  const at::Generator& generator = at::detail::getDefaultCPUGenerator();
-  at::Tensor state = at::empty_like(generator.get_state());
-  const std::string path = absl::StrCat(dir, "/", RngFileName(rank, world_size));
-  if (absl::Status status = LoadFile(path, {{"cpu", state}}); !status.ok()) return status;
-  at::Generator(generator).set_state(state);
+absl::Status ReadRng(const std::string& dir, int rank, int world_size, const at::Device& device) {
+  absl::StatusOr<SafetensorsFile> file =
+      SafetensorsFile::Open(absl::StrCat(dir, "/", RngFileName(rank, world_size)));
+  if (!file.ok()) return file.status();
+  std::vector<NamedTensor> states = GeneratorStates(at::kCPU);
+  // Of a GPU, if one was used; its size is LibTorch's affair.
+  if (const TensorInfo* info = file->Find("cuda"); info != nullptr) {
+    states.push_back({"cuda", at::empty(info->shape, at::kByte)});
+  }
+  if (absl::Status status = LoadTensors(*file, states); !status.ok()) return status;
+  SetGeneratorStates(states, device);
   return absl::OkStatus();
 }
 

@@ -20,7 +20,8 @@ absl::StatusOr<TrainState> ReadTrainState(const std::string& dir, const TrainCon
 // Weights, buffers, averaged weights where they are kept, and optimizer state.
 absl::Status ReadCheckpointTensors(const std::string& dir, const CheckpointTensors& tensors);
 
-// This rank's generator. REQUIRES: the checkpoint has the same world size.
-absl::Status ReadRng(const std::string& dir, int rank, int world_size);
+// This rank's generators. REQUIRES: the checkpoint has the same world size. A GPU's is left as it
+// is when the checkpoint was written without one.
+absl::Status ReadRng(const std::string& dir, int rank, int world_size, const at::Device& device);
 
 }  // namespace ddprun

@@ -1,7 +1,5 @@
 #include "worker/checkpoint/checkpoint_writer.h"
 
-#include <ATen/CPUGeneratorImpl.h>
-
 #include <chrono>
 #include <cinttypes>
 #include <cstdio>
@@ -38,11 +36,10 @@ std::string RngFileName(int rank, int world_size) {
 }
 
 absl::StatusOr<std::unique_ptr<CheckpointWriter>> CheckpointWriter::Create(
-    ddprun_handle* client, const CheckpointTensors& tensors, bool async) {
-  std::unique_ptr<CheckpointWriter> writer(new CheckpointWriter(client, async));
-  writer->rng_ = at::detail::getDefaultCPUGenerator().get_state();
+    ddprun_handle* client, const CheckpointTensors& tensors, const at::Device& device, bool async) {
+  std::unique_ptr<CheckpointWriter> writer(new CheckpointWriter(client, device, async));
   std::vector<std::pair<std::string, std::vector<NamedTensor>>> files = {
-      {RngFileName(ddprun_rank(client), ddprun_world_size(client)), {{"cpu", writer->rng_}}}};
+      {RngFileName(ddprun_rank(client), ddprun_world_size(client)), writer->generators_}};
   if (ddprun_rank(client) == 0) {
     files.push_back({"model.safetensors", tensors.model});
     files.push_back({"optimizer.safetensors", tensors.optimizer});
@@ -74,7 +71,7 @@ bool CheckpointWriter::InFlight() {
 
 void CheckpointWriter::WaitForThread() {
   std::unique_lock<std::mutex> lock(mutex_);
-  changed_.wait(lock, [this] { return !has_job_; });
+  changed_.wait(lock, [this] { return populated_ && !has_job_; });
 }
 
 void CheckpointWriter::Write(const TrainState& state, const std::string& best_mark) {
@@ -87,8 +84,7 @@ void CheckpointWriter::Write(const TrainState& state, const std::string& best_ma
     ddprun_checkpoint_fail(client_, state.step, reason.c_str());
     return;
   }
-  rng_.copy_(at::detail::getDefaultCPUGenerator().get_state());
-  for (Snapshot& snapshot : snapshots_) snapshot.Capture();
+  Capture();
   {
     std::lock_guard<std::mutex> lock(mutex_);
     job_ = {state.step, TrainStateToJson(state), best_mark};
@@ -99,6 +95,24 @@ void CheckpointWriter::Write(const TrainState& state, const std::string& best_ma
     WaitForThread();
     ddprun_checkpoint_wait(client_, state.step, kSettleSeconds);
   }
+}
+
+void CheckpointWriter::Capture() {
+  const Stopwatch stopwatch(&capture_seconds_);
+  ++captures_;
+  const std::vector<NamedTensor> states = GeneratorStates(device_);
+  for (size_t i = 0; i < states.size(); ++i) generators_[i].tensor.copy_(states[i].tensor);
+  for (Snapshot& snapshot : snapshots_) snapshot.Capture();
+}
+
+CheckpointWriter::Cost CheckpointWriter::cost() const {
+  Cost cost;
+  for (const Snapshot& snapshot : snapshots_) {
+    cost.bytes += static_cast<int64_t>(snapshot.header().size() + snapshot.data_bytes());
+  }
+  if (captures_ > 0) cost.stall_seconds = capture_seconds_ / static_cast<double>(captures_);
+  if (writes_ > 0) cost.write_seconds = write_seconds_ / static_cast<double>(writes_);
+  return cost;
 }
 
 absl::Status CheckpointWriter::WaitCommitted(int64_t step, double timeout_seconds) {
@@ -122,14 +136,23 @@ void CheckpointWriter::Skip(int64_t step) {
 }
 
 void CheckpointWriter::Run() {
+  for (Snapshot& snapshot : snapshots_) snapshot.Populate();
   std::unique_lock<std::mutex> lock(mutex_);
+  populated_ = true;
+  changed_.notify_all();
   while (true) {
     changed_.wait(lock, [this] { return has_job_ || stop_; });
     if (!has_job_) return;
     const Job job = job_;
     lock.unlock();
-    WriteFiles(job);
+    double seconds = 0;
+    {
+      const Stopwatch stopwatch(&seconds);
+      WriteFiles(job);
+    }
     lock.lock();
+    write_seconds_ += seconds;
+    ++writes_;
     has_job_ = false;
     changed_.notify_all();
   }

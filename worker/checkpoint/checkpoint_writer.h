@@ -18,6 +18,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "worker/checkpoint/generators.h"
 #include "worker/checkpoint/snapshot.h"
 #include "worker/checkpoint/train_state.h"
 #include "worker/client/ddprun.h"
@@ -41,6 +42,7 @@ class CheckpointWriter {
   // `client` outlives the writer. The tensors are updated in place by training, never replaced.
   static absl::StatusOr<std::unique_ptr<CheckpointWriter>> Create(ddprun_handle* client,
                                                                   const CheckpointTensors& tensors,
+                                                                  const at::Device& device,
                                                                   bool async);
   ~CheckpointWriter();
 
@@ -56,6 +58,14 @@ class CheckpointWriter {
   void Skip(int64_t step);
   // Time that the training thread has spent in the calls above.
   double seconds() const { return seconds_; }
+  // What one checkpoint of this rank costs, as means over those that were written.
+  struct Cost {
+    double stall_seconds = 0;  // in which training waits for the copy
+    double write_seconds = 0;  // in the background, until the files are safe
+    int64_t bytes = 0;
+  };
+  // After WaitCommitted.
+  Cost cost() const;
   // Newest step that is known to be committed; −1 when none is.
   int64_t committed_step() const { return committed_step_; }
 
@@ -65,8 +75,10 @@ class CheckpointWriter {
     std::string state_json;
     std::string best_mark;
   };
-  CheckpointWriter(ddprun_handle* client, bool async) : client_(client), async_(async) {}
+  CheckpointWriter(ddprun_handle* client, const at::Device& device, bool async)
+      : client_(client), async_(async), device_(device), generators_(GeneratorStates(device)) {}
   void WaitForThread();
+  void Capture();
   void Run();
   void WriteFiles(const Job& job);
   bool WriteSnapshot(int64_t step, const std::string& name, const Snapshot& snapshot);
@@ -75,14 +87,20 @@ class CheckpointWriter {
   const bool async_;
   std::vector<Snapshot> snapshots_;      // rng, and on rank 0 model, optimizer
   std::vector<std::string> file_names_;  // of the snapshots
-  at::Tensor rng_;                       // what the rng snapshot copies from
+  const at::Device device_;
+  const std::vector<NamedTensor> generators_;  // what the rng snapshot copies from
   double seconds_ = 0;
+  double capture_seconds_ = 0;
+  int64_t captures_ = 0;
   int64_t committed_step_ = -1;
 
   std::mutex mutex_;
   std::condition_variable changed_;
   Job job_;
+  bool populated_ = false;  // there is memory for the copies
   bool has_job_ = false;
+  double write_seconds_ = 0;
+  int64_t writes_ = 0;
   bool stop_ = false;
   std::thread thread_;
 };

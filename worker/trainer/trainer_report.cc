@@ -91,6 +91,10 @@ void Trainer::ReportResult(const std::string& digest) {
   if (StopsEarly(config_, state_)) metric("early_stopped", 1);
   result("METRIC.final_loss", absl::StrFormat("%.17g", state_.last_loss));
   result("METRIC.checkpoint_seconds", absl::StrFormat("%.6f", writer_->seconds()));
+  const CheckpointWriter::Cost cost = writer_->cost();
+  result("METRIC.checkpoint_bytes", absl::StrCat(cost.bytes));
+  result("METRIC.checkpoint_stall_seconds", absl::StrFormat("%.6f", cost.stall_seconds));
+  result("METRIC.checkpoint_write_seconds", absl::StrFormat("%.6f", cost.write_seconds));
   result("METRIC.loop_seconds", absl::StrFormat("%.6f", loop_seconds));
   printf("done: step %" PRId64
          ", loss %.4f, weights %s, %.2f s, of which %.4f s in checkpoint calls and %.4f s "

@@ -1,10 +1,9 @@
 // Making a Trainer: data, model, communicator, and the checkpoint it continues.
-#include <ATen/CPUGeneratorImpl.h>
-
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
 #include "worker/checkpoint/checkpoint_reader.h"
+#include "worker/checkpoint/generators.h"
 #include "worker/checkpoint/initial_weights.h"
 #include "worker/parallel/model_fingerprint.h"
 #include "worker/trainer/seeds.h"
@@ -16,11 +15,6 @@ namespace {
 // How long a rank waits for the others' model fingerprint: they may still be decompressing data.
 constexpr double kAgreeSeconds = 300;
 constexpr double kBytesPerMb = 1 << 20;
-
-void SeedGenerator(uint64_t seed) {
-  at::Generator generator = at::detail::getDefaultCPUGenerator();
-  generator.set_current_seed(seed);
-}
 
 NamedTensors Pairs(const std::vector<NamedTensor>& tensors) {
   NamedTensors pairs;
@@ -42,8 +36,8 @@ absl::StatusOr<std::unique_ptr<Trainer>> Trainer::Create(Session* session) {
   ddprun_phase(client, DDPRUN_PHASE_CONNECTING, "communicator");
   if (absl::Status status = trainer->Connect(); !status.ok()) return status;
   if (trainer->resumed_step_ < 0) trainer->update_->BeginRun();
-  auto writer =
-      CheckpointWriter::Create(client, trainer->StateTensors(), session->config.checkpoint_async);
+  auto writer = CheckpointWriter::Create(client, trainer->StateTensors(), session->device,
+                                         session->config.checkpoint_async);
   if (!writer.ok()) return writer.status();
   trainer->writer_ = *std::move(writer);
   trainer->metrics_ =
@@ -76,7 +70,7 @@ absl::Status Trainer::OpenData() {
 }
 
 absl::Status Trainer::BuildModel() {
-  SeedGenerator(static_cast<uint64_t>(config_.train_seed));
+  SeedGenerators(static_cast<uint64_t>(config_.train_seed), session_.device);
   absl::StatusOr<Model> model = CreateModel({config_, train_data_->spec()});
   if (!model.ok()) return model.status();
   model_.emplace(*std::move(model));
@@ -94,8 +88,9 @@ absl::Status Trainer::BuildModel() {
       ParameterUpdate::Create(config_, parameters_, PlannedLength());
   if (!update.ok()) return update.status();
   update_ = *std::move(update);
-  SeedGenerator(
-      DeriveSeed(config_.train_seed, SeedPurpose::kRank, {session_.rank, session_.world_size, 0}));
+  SeedGenerators(
+      DeriveSeed(config_.train_seed, SeedPurpose::kRank, {session_.rank, session_.world_size, 0}),
+      session_.device);
   state_.world_size = session_.world_size;
   state_.config = config_;
   return absl::OkStatus();
@@ -135,11 +130,14 @@ absl::Status Trainer::Restore(const std::string& dir) {
   state_.config = config_;
   state_.world_size = session_.world_size;
   resumed_step_ = state_.step;
-  if (former_world == session_.world_size) return ReadRng(dir, session_.rank, session_.world_size);
+  if (former_world == session_.world_size) {
+    return ReadRng(dir, session_.rank, session_.world_size, session_.device);
+  }
   // Another number of ranks: the order goes on where all ranks together left it.
   state_.step_in_epoch = 0;
-  SeedGenerator(DeriveSeed(config_.train_seed, SeedPurpose::kRankResumed,
-                           {session_.rank, session_.world_size, state_.samples_seen}));
+  SeedGenerators(DeriveSeed(config_.train_seed, SeedPurpose::kRankResumed,
+                            {session_.rank, session_.world_size, state_.samples_seen}),
+                 session_.device);
   if (session_.rank == 0) {
     printf(
         "resuming step %lld on %d ranks instead of %lld: training goes on after sample %lld of "
