@@ -43,6 +43,21 @@ void KeepFreedMemory() {
   mallopt(M_TOP_PAD, kTopPad);
 }
 
+// A resumed run must end with the weights of an undisturbed one: no convolutions whose sums depend
+// on timing, and none chosen by timing. The other kernels of GPUs that add by atomics are replaced
+// only by train.deterministic: some of their replacements are slow, and some do not exist (then the
+// operation is named in an error).
+void SetDeterminism(bool all) {
+  at::globalContext().setDeterministicCuDNN(true);
+  at::globalContext().setBenchmarkCuDNN(false);
+  if (!all) return;
+  // cuBLAS reads it when its first handle is made; the user's own choice stays.
+  setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8", /*overwrite=*/0);
+  at::globalContext().setDeterministicAlgorithms(true, /*warn_only=*/false);
+  // Filling every new tensor would only make errors of ours repeatable, at a price.
+  at::globalContext().setDeterministicFillUninitializedMemory(false);
+}
+
 absl::Status TrainAsWorker(ddprun_handle* client, const char* config_path) {
   // Session and trainer are never destroyed: the process ends with _exit, and destructors would
   // wait for peers that are gone.
@@ -53,6 +68,7 @@ absl::Status TrainAsWorker(ddprun_handle* client, const char* config_path) {
   absl::StatusOr<TrainConfig> config = ReadWorkerConfig(config_path);
   if (!config.ok()) return config.status();
   session.config = *std::move(config);
+  SetDeterminism(session.config.train_deterministic);
   absl::StatusOr<at::Device> device = ChooseDevice(ddprun_local_rank(client));
   if (!device.ok()) return device.status();
   session.device = *device;
@@ -62,10 +78,6 @@ absl::Status TrainAsWorker(ddprun_handle* client, const char* config_path) {
   session.exchange = MakeExchange(client);
   SetThreads();
   KeepFreedMemory();
-  // A resumed run must end with the weights of an undisturbed one: no kernels whose sums depend on
-  // timing, and none chosen by timing.
-  at::globalContext().setDeterministicCuDNN(true);
-  at::globalContext().setBenchmarkCuDNN(false);
   absl::StatusOr<std::unique_ptr<Trainer>> trainer = Trainer::Create(&session);
   if (!trainer.ok()) return trainer.status();
   return trainer->release()->Run();

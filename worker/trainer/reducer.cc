@@ -103,14 +103,20 @@ void GradientReducer::UseLayout(BucketLayout layout) {
   layout_ = std::move(layout);
   flats_.clear();
   flat_gradients_.clear();
+  compressed_.clear();
   const torch::Tensor& any = parameters_.front().second;
   for (size_t b = 0; b < layout_.buckets.size(); ++b) {
     const Bucket& bucket = layout_.buckets[b];
-    const auto type = bucket.entries.empty()
-                          ? torch::kFloat32
-                          : parameters_[static_cast<size_t>(bucket.entries.front().parameter)]
-                                .second.scalar_type();
+    const torch::ScalarType type =
+        bucket.entries.empty() ? torch::kFloat32
+                               : parameters_[static_cast<size_t>(bucket.entries.front().parameter)]
+                                     .second.scalar_type();
     flats_.push_back(torch::zeros({bucket.numel}, any.options().dtype(type).requires_grad(false)));
+    compressed_.emplace_back();
+    if (options_.compress && !alone() && type == torch::kFloat32 && !bucket.entries.empty()) {
+      compressed_.back() =
+          torch::empty({bucket.numel}, flats_[b].options().dtype(torch::kBFloat16));
+    }
     for (const BucketEntry& entry : bucket.entries) {
       const auto index = static_cast<size_t>(entry.parameter);
       bucket_of_[index] = b;
@@ -196,11 +202,37 @@ void GradientReducer::GradientArrived(size_t parameter, bool defined) {
 void GradientReducer::Launch() {
   for (; next_bucket_ < flats_.size() && pending_[next_bucket_] == 0; ++next_bucket_) {
     if (alone()) continue;
-    const torch::Tensor& flat = flats_[next_bucket_];
-    works_.push_back(communicator_->AllReduce(flat.data_ptr(), static_cast<size_t>(flat.numel()),
-                                              *CommunicatorType(flat.scalar_type()),
-                                              ReduceOp::kAvg));
+    if (compressed_[next_bucket_].defined()) {
+      ReduceCompressed(next_bucket_);
+    } else {
+      Reduce(flats_[next_bucket_], ReduceOp::kAvg);
+    }
   }
+}
+
+void GradientReducer::Reduce(const torch::Tensor& buffer, ReduceOp op) {
+  works_.push_back(communicator_->AllReduce(buffer.data_ptr(), static_cast<size_t>(buffer.numel()),
+                                            *CommunicatorType(buffer.scalar_type()), op));
+}
+
+// Divided before it is rounded, so that no sum is larger than the largest gradient.
+void GradientReducer::ReduceCompressed(size_t bucket) {
+  const torch::NoGradGuard no_grad;
+  torch::Tensor& sent = compressed_[bucket];
+  at::mul_out(sent, flats_[bucket], at::scalar_tensor(1.0 / communicator_->size()));
+  if (bucket == static_cast<size_t>(layout_.control_bucket)) {
+    sent_control_ = ControlSlots().clone();
+    Reduce(sent_control_, ReduceOp::kAvg);
+  }
+  Reduce(sent, ReduceOp::kSum);
+}
+
+void GradientReducer::Decompress() {
+  const torch::NoGradGuard no_grad;
+  for (size_t b = 0; b < flats_.size(); ++b) {
+    if (compressed_[b].defined()) flats_[b].copy_(compressed_[b]);
+  }
+  if (sent_control_.defined()) ControlSlots().copy_(sent_control_);
 }
 
 absl::Status GradientReducer::CheckAllUsed() const {
@@ -234,6 +266,7 @@ absl::Status GradientReducer::Finish() {
   std::fill(pending_.begin(), pending_.end(), 0);
   Launch();
   absl::Status status = WaitForWorks();
+  if (status.ok()) Decompress();
   if (status.ok() && options_.allow_unused) status = DetachUnused();
   if (status.ok() && !options_.layout && !rebuilt_) status = AgreeOnLayout();
   // A copy: whoever scales all gradients at once scales the slots, too.

@@ -44,6 +44,10 @@ struct ReducerOptions {
   // False: a parameter without gradient is an error that names it (TR2). True costs one small
   // all-reduce a step.
   bool allow_unused = false;
+  // Float32 buckets travel as bfloat16: half the bytes. Each gradient is divided by the number of
+  // ranks, rounded to 8 bits, and rounded again after each addition; NaN and infinity stay what
+  // they are. The control slots travel in float32, in a small all-reduce of their own.
+  bool compress = false;
   // From a checkpoint; validated against the parameters.
   std::optional<BucketLayout> layout;
 };
@@ -95,6 +99,9 @@ class GradientReducer {
   void AddHooks();
   void GradientArrived(size_t parameter, bool defined);
   void Launch();
+  void Reduce(const torch::Tensor& buffer, ReduceOp op);
+  void ReduceCompressed(size_t bucket);
+  void Decompress();
   absl::Status CheckAllUsed() const;
   absl::Status WaitForWorks();
   absl::Status DetachUnused();
@@ -127,6 +134,8 @@ class GradientReducer {
   std::vector<int> pending_;   // by bucket: gradients that have not arrived
   size_t next_bucket_ = 0;     // the first one not handed over
   std::vector<WorkPtr> works_;
+  std::vector<torch::Tensor> compressed_;  // by bucket; undefined where it travels as it is
+  torch::Tensor sent_control_;
   absl::Status error_;  // of a hook
   float flag_ = 0;
   torch::Tensor reduced_control_;

@@ -97,9 +97,10 @@ Exchange MakeExchange(ddprun_handle* client) {
   return exchange;
 }
 
-absl::StatusOr<std::unique_ptr<Communicator>> ConnectWorld(const Session& session) {
+absl::StatusOr<std::unique_ptr<Communicator>> ConnectRanks(const Session& session,
+                                                           const std::string& name) {
   CommunicatorOptions options;
-  options.name = "world";
+  options.name = name;
   options.rank = session.rank;
   options.size = session.world_size;
   options.observer = [client = session.client](const char* operation, uint64_t sequence,

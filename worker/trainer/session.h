@@ -37,8 +37,9 @@ absl::StatusOr<at::Device> ChooseDevice(int local_rank);
 // publish and await through the launcher.
 Exchange MakeExchange(ddprun_handle* client);
 
-// Gloo or NCCL among all ranks. Its collectives show in the step page.
-absl::StatusOr<std::unique_ptr<Communicator>> ConnectWorld(const Session& session);
+// Gloo or NCCL among all ranks. Its collectives show in the step page. `name`: unique in the job.
+absl::StatusOr<std::unique_ptr<Communicator>> ConnectRanks(const Session& session,
+                                                           const std::string& name);
 
 // Where the decompressed data lies between restarts; empty without a launcher.
 std::string DataCacheDir(const Session& session);

@@ -75,6 +75,7 @@ absl::Status Trainer::Update(int micro_batches) {
   batches_.assign(static_cast<size_t>(micro_batches), {});
   rank_loss_ = at::Tensor();
   samples_ = 0;
+  if (absl::Status status = shared_buffers_->BeforeUpdate(); !status.ok()) return status;
   // Every rank tells whether its last checkpoint is still in flight; the mean tells all whether any
   // is.
   const bool busy = CheckpointDue(state_.step + 1) && writer_->InFlight();
@@ -147,6 +148,9 @@ absl::Status Trainer::Execute(const Action& action) {
     case ActionKind::kBackward:
       batch = {};
       update_->ScaleLoss(std::exchange(loss_, {})).backward();
+      if (sync_batch_norm_ != nullptr && !sync_batch_norm_->status().ok()) {
+        return sync_batch_norm_->status();
+      }
       return action.last_micro_batch ? absl::OkStatus() : reducer_->Finish();
     case ActionKind::kReduce:
       return reducer_->Finish();

@@ -30,6 +30,8 @@
 #include "worker/trainer/plan.h"
 #include "worker/trainer/reducer.h"
 #include "worker/trainer/session.h"
+#include "worker/trainer/shared_buffers.h"
+#include "worker/trainer/sync_batch_norm.h"
 #include "worker/trainer/update.h"
 
 namespace ddprun {
@@ -56,6 +58,7 @@ class Trainer {
   absl::Status BuildModel();
   absl::Status Restore(const std::string& dir);
   absl::Status Connect();
+  absl::Status SynchroniseBatchNorm();
   RunLength PlannedLength() const;
   CheckpointTensors StateTensors() const;
 
@@ -98,6 +101,8 @@ class Trainer {
   std::optional<Model> model_;
   std::vector<NamedTensor> parameters_;
   std::unique_ptr<ForwardPass> forward_;
+  std::unique_ptr<SyncBatchNorm> sync_batch_norm_;  // null where it is off
+  std::optional<SharedBuffers> shared_buffers_;
   std::unique_ptr<ParameterUpdate> update_;
   std::unique_ptr<GradientReducer> reducer_;
   std::unique_ptr<CheckpointWriter> writer_;

@@ -34,6 +34,7 @@ absl::Status Trainer::EvaluateNow() {
     if (!data.ok()) return data.status();
     test_data_ = *std::move(data);
   }
+  if (absl::Status status = shared_buffers_->BeforeUse(); !status.ok()) return status;
   absl::StatusOr<Evaluation> evaluation = EvaluateOverRanks();
   if (!evaluation.ok()) return evaluation.status();
   evaluation_ = *evaluation;

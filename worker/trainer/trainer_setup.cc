@@ -150,11 +150,27 @@ absl::Status Trainer::Restore(const std::string& dir) {
   return absl::OkStatus();
 }
 
+// In a communicator of its own, see SyncBatchNorm.
+absl::Status Trainer::SynchroniseBatchNorm() {
+  absl::StatusOr<bool> use = UseSyncBatchNorm(config_, *model_, session_.world_size);
+  if (!use.ok() || !*use) return use.status();
+  absl::StatusOr<std::unique_ptr<Communicator>> communicator =
+      ConnectRanks(session_, "sync_batch_norm");
+  if (!communicator.ok()) return communicator.status();
+  sync_batch_norm_ = std::make_unique<SyncBatchNorm>(*std::move(communicator));
+  sync_batch_norm_->Attach(BatchNormLayers(*model_));
+  if (session_.rank == 0) {
+    printf("batch norm takes its statistics from all %d ranks (parallel.sync_bn = %s)\n",
+           session_.world_size, config_.parallel_sync_bn.c_str());
+  }
+  return absl::OkStatus();
+}
+
 absl::Status Trainer::Connect() {
   const NamedTensors parameters = Pairs(parameters_);
   const NamedTensors buffers = Pairs(model_->Buffers());
   if (session_.world_size > 1) {
-    absl::StatusOr<std::unique_ptr<Communicator>> communicator = ConnectWorld(session_);
+    absl::StatusOr<std::unique_ptr<Communicator>> communicator = ConnectRanks(session_, "world");
     if (!communicator.ok()) return communicator.status();
     session_.communicator = *std::move(communicator);
     if (absl::Status status =
@@ -169,7 +185,10 @@ absl::Status Trainer::Connect() {
       return status;
     }
   }
+  if (absl::Status status = SynchroniseBatchNorm(); !status.ok()) return status;
+  shared_buffers_.emplace(*model_, session_.communicator.get());
   ReducerOptions options;
+  options.compress = config_.parallel_compress == "bf16";
   options.bucket_bytes =
       std::max<int64_t>(1, static_cast<int64_t>(config_.parallel_bucket_mb * kBytesPerMb));
   options.first_bucket_bytes = std::min(options.first_bucket_bytes, options.bucket_bytes);
