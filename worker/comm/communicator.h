@@ -98,5 +98,7 @@ absl::StatusOr<std::unique_ptr<Communicator>> CreateNcclCommunicator(
     const CommunicatorOptions& options, const Exchange& exchange);
 // Opens that library alone: LibTorch can use GPUs from then on. For a single rank.
 absl::Status OpenGpuLibrary();
+// What the GPU is called: "NVIDIA H200"; "an unknown GPU" without the library.
+std::string GpuName(int device);
 
 }  // namespace ddprun

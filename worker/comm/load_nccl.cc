@@ -31,6 +31,7 @@ struct Module {
   absl::Status status;
   CreateNcclFunction* create = nullptr;
   CurrentStreamFunction* current_stream = nullptr;
+  DeviceNameFunction* device_name = nullptr;
 };
 
 Module OpenModule() {
@@ -48,10 +49,13 @@ Module OpenModule() {
   module.create = reinterpret_cast<CreateNcclFunction*>(dlsym(library, kCreateNcclSymbol));
   module.current_stream =
       reinterpret_cast<CurrentStreamFunction*>(dlsym(library, kCurrentStreamSymbol));
-  if (module.create == nullptr || module.current_stream == nullptr) {
+  module.device_name = reinterpret_cast<DeviceNameFunction*>(dlsym(library, kDeviceNameSymbol));
+  if (module.create == nullptr || module.current_stream == nullptr ||
+      module.device_name == nullptr) {
     module.status = absl::NotFoundError(
-        absl::StrCat(path, " is of another version of ddprun: it lacks ", kCreateNcclSymbol, " or ",
-                     kCurrentStreamSymbol, "; build the worker and the library together"));
+        absl::StrCat(path, " is of another version of ddprun: it lacks ", kCreateNcclSymbol, ", ",
+                     kCurrentStreamSymbol, " or ", kDeviceNameSymbol,
+                     "; build the worker and the library together"));
   }
   return module;
 }
@@ -65,6 +69,11 @@ const Module& TheModule() {
 
 absl::Status OpenGpuLibrary() {
   return TheModule().status;
+}
+
+std::string GpuName(int device) {
+  const Module& module = TheModule();
+  return module.device_name == nullptr ? "an unknown GPU" : module.device_name(device);
 }
 
 absl::StatusOr<std::unique_ptr<Communicator>> CreateNcclCommunicator(

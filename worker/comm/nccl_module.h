@@ -9,11 +9,14 @@ namespace ddprun {
 
 inline constexpr char kCreateNcclSymbol[] = "ddprun_create_nccl_communicator";
 inline constexpr char kCurrentStreamSymbol[] = "ddprun_current_cuda_stream";
+inline constexpr char kDeviceNameSymbol[] = "ddprun_cuda_device_name";
 
 // Returns a communicator that the caller owns, or nullptr and the reason in *status.
 using CreateNcclFunction = Communicator*(const CommunicatorOptions* options,
                                          const Exchange* exchange, absl::Status* status);
 // The cudaStream_t on which LibTorch queues the calling thread's work on that device.
 using CurrentStreamFunction = void*(int device);
+// Lives as long as the process.
+using DeviceNameFunction = const char*(int device);
 
 }  // namespace ddprun

@@ -58,10 +58,7 @@ void SetDeterminism(bool all) {
   at::globalContext().setDeterministicFillUninitializedMemory(false);
 }
 
-absl::Status TrainAsWorker(ddprun_handle* client, const char* config_path) {
-  // Session and trainer are never destroyed: the process ends with _exit, and destructors would
-  // wait for peers that are gone.
-  Session& session = *new Session();
+absl::Status TrainAsWorker(ddprun_handle* client, const char* config_path, Session& session) {
   session.client = client;
   session.rank = ddprun_rank(client);
   session.world_size = ddprun_world_size(client);
@@ -83,14 +80,21 @@ absl::Status TrainAsWorker(ddprun_handle* client, const char* config_path) {
   return trainer->release()->Run();
 }
 
+absl::Status DescribeException(const std::exception& error, const Session& session) {
+  const auto* torch_error = dynamic_cast<const c10::Error*>(&error);
+  const std::string text =
+      torch_error == nullptr ? error.what() : torch_error->what_without_backtrace();
+  if (!IsOutOfMemory(error)) return absl::InternalError(text);
+  return absl::ResourceExhaustedError(
+      OutOfMemoryText(text, session.state_bytes, PeakMemoryInUse(session.device), session.config));
+}
+
 // LibTorch reports by exceptions; this is where they become a status.
-absl::Status CatchingAll(const std::function<absl::Status()>& work) {
+absl::Status CatchingAll(const Session& session, const std::function<absl::Status()>& work) {
   try {
     return work();
-  } catch (const c10::Error& error) {
-    return absl::InternalError(error.what_without_backtrace());
   } catch (const std::exception& error) {
-    return absl::InternalError(error.what());
+    return DescribeException(error, session);
   } catch (...) {
     return absl::InternalError("an exception of unknown type");
   }
@@ -102,7 +106,7 @@ int RunExport(const std::vector<std::string>& arguments) {
     fputs("ddp-worker: usage: --export-torchscript CHECKPOINT_DIR OUT.pt [MODULE.pt]\n", stderr);
     return 2;
   }
-  const absl::Status status = CatchingAll([&] {
+  const absl::Status status = CatchingAll(Session(), [&] {
     return ExportTorchScript(arguments[0], arguments[1],
                              arguments.size() > 2 ? arguments[2] : std::string());
   });
@@ -126,8 +130,11 @@ int Main(int argc, char** argv) {
     fprintf(stderr, "ddp-worker: %s\n", ddprun_error(nullptr));
     return 1;
   }
-  const absl::Status status =
-      CatchingAll([&] { return TrainAsWorker(client, argc > 1 ? argv[1] : nullptr); });
+  // Session and trainer are never destroyed: the process ends with _exit, and destructors would
+  // wait for peers that are gone.
+  Session& session = *new Session();
+  const absl::Status status = CatchingAll(
+      session, [&] { return TrainAsWorker(client, argc > 1 ? argv[1] : nullptr, session); });
   if (status.ok()) {
     ddprun_finish(client);
     return 0;

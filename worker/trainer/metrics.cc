@@ -27,7 +27,9 @@ std::string MetricsText(const MetricsLine& line) {
                                  {"loss", line.loss},  // null when it is not finite
                                  {"lr", line.lr},
                                  {"samples_per_s", Rounded(line.samples_per_s)},
-                                 {"data_wait_s", Rounded(line.data_wait_s)}};
+                                 {"data_wait_s", Rounded(line.data_wait_s)},
+                                 {"compute_s", Rounded(line.compute_s)},
+                                 {"comm_wait_s", Rounded(line.comm_wait_s)}};
   if (line.loss_scale) json["loss_scale"] = *line.loss_scale;
   if (line.grad_norm) json["grad_norm"] = *line.grad_norm;
   return json.dump() + "\n";
@@ -41,6 +43,15 @@ std::string EvaluationText(const EvaluationLine& line) {
     json["ema_test_loss"] = line.averaged->loss();
     if (line.averaged->classifies) json["ema_test_accuracy"] = line.averaged->accuracy();
   }
+  return json.dump() + "\n";
+}
+
+std::string SlowRankText(int64_t step, const SlowRank& slow, const std::string& host) {
+  const nlohmann::ordered_json json = {{"step", step},
+                                       {"slow_rank", slow.rank},
+                                       {"host", host},
+                                       {"factor", Rounded(slow.factor)},
+                                       {"cause", slow.by_data ? "data" : "compute"}};
   return json.dump() + "\n";
 }
 

@@ -8,6 +8,7 @@
 #include <string>
 
 #include "worker/trainer/evaluate.h"
+#include "worker/trainer/slow_rank.h"
 
 namespace ddprun {
 
@@ -16,10 +17,12 @@ struct MetricsLine {
   int64_t epoch = 0;  // 1-based
   double loss = 0;
   double lr = 0;
-  std::optional<double> loss_scale;  // with fp16
-  std::optional<double> grad_norm;   // with clip_norm; before clipping
-  double samples_per_s = 0;          // over all ranks, since the line before
-  double data_wait_s = 0;            // of rank 0, since the line before
+  std::optional<double> loss_scale = {};  // with fp16
+  std::optional<double> grad_norm = {};   // with clip_norm; before clipping
+  double samples_per_s = 0;               // over all ranks, since the line before
+  double data_wait_s = 0;                 // of rank 0, since the line before; as the next two
+  double compute_s = 0;                   // forward and backward
+  double comm_wait_s = 0;  // for the gradients of the other ranks, after the own ones
 };
 
 std::string MetricsText(const MetricsLine& line);
@@ -34,6 +37,9 @@ struct EvaluationLine {
 };
 
 std::string EvaluationText(const EvaluationLine& line);
+
+// {"step", "slow_rank", "host", "factor", "cause": "data" or "compute"}.
+std::string SlowRankText(int64_t step, const SlowRank& slow, const std::string& host);
 
 class MetricsLog {
  public:

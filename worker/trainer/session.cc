@@ -8,6 +8,7 @@
 #include <cstdlib>
 
 #include "absl/cleanup/cleanup.h"
+#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 
 namespace ddprun {
@@ -108,6 +109,9 @@ absl::StatusOr<std::unique_ptr<Communicator>> ConnectRanks(const Session& sessio
     ddprun_collective(client, operation, sequence, finished ? 1 : 0);
   };
   if (session.device.is_cuda()) {
+    // A variable that is set already is somebody's wish.
+    const std::string& debug = session.config.log_nccl_debug;
+    if (debug != "off") setenv("NCCL_DEBUG", absl::AsciiStrToUpper(debug).c_str(), 0);
     options.device = static_cast<int>(static_cast<unsigned char>(session.device.index()));
     return CreateNcclCommunicator(options, session.exchange);
   }

@@ -76,19 +76,24 @@ absl::Status Trainer::Update(int micro_batches) {
   rank_loss_ = at::Tensor();
   samples_ = 0;
   if (absl::Status status = shared_buffers_->BeforeUpdate(); !status.ok()) return status;
+  non_finite_->BeginUpdate();
   // Every rank tells whether its last checkpoint is still in flight; the mean tells all whether any
   // is.
   const bool busy = CheckpointDue(state_.step + 1) && writer_->InFlight();
   reducer_->SetFlag(busy ? 1.0F : 0.0F);
   if (!count_targets_) forward_->set_loss_weights(LossWeights::OfSizes(MicroBatchSizes()));
   for (const Action& action : PlanDataParallel(model_->size(), micro_batches, count_targets_)) {
+    const Clock::time_point begin = Clock::now();
     if (absl::Status status = Execute(action); !status.ok()) return status;
+    AddTime(action.kind, std::chrono::duration<double>(Clock::now() - begin).count(),
+            &interval_times_);
   }
   ++state_.step;
   ++state_.step_in_epoch;
   state_.samples_in_epoch += samples_ * session_.world_size;
   state_.samples_seen += samples_ * session_.world_size;
   state_.last_loss = reducer_->control().loss;
+  if (absl::Status status = CheckSkipped(); !status.ok()) return status;
   interval_samples_ += samples_ * session_.world_size;
   return absl::OkStatus();
 }
@@ -153,7 +158,8 @@ absl::Status Trainer::Execute(const Action& action) {
       }
       return action.last_micro_batch ? absl::OkStatus() : reducer_->Finish();
     case ActionKind::kReduce:
-      return reducer_->Finish();
+      if (absl::Status status = reducer_->Finish(); !status.ok()) return status;
+      return CheckGradients();
     case ActionKind::kUpdate: {
       ddprun_phase(session_.client, DDPRUN_PHASE_OPTIMIZER, nullptr);
       return update_->Step(SchedulePosition(config_, PlannedLength(), state_.step, state_.epoch,
@@ -170,7 +176,7 @@ bool Trainer::CheckpointDue(int64_t step) const {
 
 // Between two updates: the log, the launcher's wishes, checkpoints. All ranks decide the same.
 absl::StatusOr<Trainer::EdgeDecision> Trainer::StepEdge() {
-  LogStep();
+  if (absl::Status status = LogStep(); !status.ok()) return status;
   if (BatchesLeft() == 0) {
     ++state_.epoch;
     state_.step_in_epoch = state_.samples_in_epoch = 0;
@@ -179,6 +185,9 @@ absl::StatusOr<Trainer::EdgeDecision> Trainer::StepEdge() {
   const int todo = ddprun_step_done(session_.client, state_.step, state_.last_loss);
   if (todo < 0) return absl::InternalError(ddprun_error(session_.client));
   const bool stop = (todo & DDPRUN_STOP) != 0;
+  if (WeightsCheckDue(todo)) {
+    if (absl::Status status = CheckWeights(); !status.ok()) return status;
+  }
   // Where the best checkpoint is kept, the evaluation decides what becomes of this step's;
   // otherwise the checkpoint is written while the test split is evaluated.
   if (!stop && config_.checkpoint_best) {
@@ -214,6 +223,7 @@ void Trainer::WriteCheckpoint() {
 }
 
 absl::Status Trainer::FinishRun() {
+  if (absl::Status status = CheckWeights(); !status.ok()) return status;
   if (config_.checkpoint_best) {
     if (absl::Status status = EvaluateNow(); !status.ok()) return status;
   }

@@ -2,10 +2,11 @@
 // sampler, loader), where it stands (TrainState), and the loop. All of it belongs to one thread.
 //
 // Files: trainer_setup.cc makes it and restores a checkpoint, trainer.cc is the loop,
-// trainer_evaluate.cc the test split and what follows from it, trainer_report.cc what others get to
-// see. Bit-identity: everything that decides the next update lies in the checkpoint (weights,
-// optimizer, generator, place in the sampler's order, bucket layout); nothing depends on time or on
-// the number of threads of the loader.
+// trainer_evaluate.cc the test split and what follows from it, trainer_checks.cc what is compared
+// among the ranks and looked at so that nothing goes wrong in silence, trainer_report.cc what
+// others get to see. Bit-identity: everything that decides the next update lies in the checkpoint
+// (weights, optimizer, generator, place in the sampler's order, bucket layout); nothing depends on
+// time or on the number of threads of the loader.
 #pragma once
 
 #include <torch/torch.h>
@@ -27,10 +28,12 @@
 #include "worker/trainer/evaluate.h"
 #include "worker/trainer/forward.h"
 #include "worker/trainer/metrics.h"
+#include "worker/trainer/non_finite.h"
 #include "worker/trainer/plan.h"
 #include "worker/trainer/reducer.h"
 #include "worker/trainer/session.h"
 #include "worker/trainer/shared_buffers.h"
+#include "worker/trainer/slow_rank.h"
 #include "worker/trainer/sync_batch_norm.h"
 #include "worker/trainer/update.h"
 
@@ -88,8 +91,16 @@ class Trainer {
   bool IsBest() const;
   std::string BestMark() const;
 
+  // trainer_checks.cc
+  absl::Status CompareRanks();
+  absl::Status CheckGradients();
+  absl::Status CheckSkipped();
+  absl::Status CheckWeights();
+  bool WeightsCheckDue(int todo) const;
+  absl::Status CompareSpeed();
+
   // trainer_report.cc
-  void LogStep();
+  absl::Status LogStep();
   void UpdateProgress();
   void ReportEvaluation();
   void ReportResult(const std::string& digest);
@@ -125,6 +136,13 @@ class Trainer {
   int64_t written_step_ = -1;   // newest checkpoint begun in this process
   std::optional<Evaluation> evaluation_;           // the newest of this process
   std::optional<Evaluation> averaged_evaluation_;  // of the averaged weights, where they are kept
+
+  // Checks.
+  std::unique_ptr<NonFiniteWatch> non_finite_;
+  std::vector<std::string> hosts_;  // by rank
+  SlowRankNews slow_ranks_;
+  StepTimes interval_times_;   // since the last line of the log
+  int64_t checked_step_ = -1;  // newest at which the weights' fingerprints were compared
 
   // The update being executed.
   std::vector<Batch> batches_;  // by micro-batch; those that are loaded and not used up

@@ -16,7 +16,7 @@ constexpr std::chrono::milliseconds kProgressInterval(500);
 
 }  // namespace
 
-void Trainer::LogStep() {
+absl::Status Trainer::LogStep() {
   const Clock::time_point now = Clock::now();
   const bool due = state_.step_in_epoch % config_.log_every_steps == 0;
   if (due) {
@@ -24,11 +24,11 @@ void Trainer::LogStep() {
            state_.epoch + 1, state_.step_in_epoch, epoch_steps_, rank_loss_.item<double>());
   }
   const double seconds = std::chrono::duration<double>(now - interval_begin_).count();
-  if (!due && now - progress_time_ < kProgressInterval) return;
+  if (!due && now - progress_time_ < kProgressInterval) return absl::OkStatus();
   samples_per_second_ = seconds > 0 ? static_cast<double>(interval_samples_) / seconds : 0;
   progress_time_ = now;
   UpdateProgress();
-  if (!due) return;
+  if (!due) return absl::OkStatus();
   const UpdateOutcome outcome = update_->Outcome();
   metrics_->Append(MetricsText({.step = state_.step,
                                 .epoch = state_.epoch + 1,
@@ -37,10 +37,15 @@ void Trainer::LogStep() {
                                 .loss_scale = outcome.loss_scale,
                                 .grad_norm = outcome.grad_norm,
                                 .samples_per_s = samples_per_second_,
-                                .data_wait_s = loader_->wait_seconds() - interval_wait_begin_}));
+                                .data_wait_s = loader_->wait_seconds() - interval_wait_begin_,
+                                .compute_s = interval_times_.compute,
+                                .comm_wait_s = interval_times_.wait}));
+  if (absl::Status status = CompareSpeed(); !status.ok()) return status;
+  interval_times_ = {};
   interval_begin_ = now;
   interval_samples_ = 0;
   interval_wait_begin_ = loader_->wait_seconds();
+  return absl::OkStatus();
 }
 
 void Trainer::UpdateProgress() {

@@ -210,7 +210,16 @@ absl::Status Trainer::Connect() {
       GradientReducer::Create(parameters, session_.communicator.get(), options);
   if (!reducer.ok()) return reducer.status();
   reducer_ = *std::move(reducer);
-  return absl::OkStatus();
+  session_.state_bytes = {.weights = TensorBytes(StateTensors().model),
+                          .gradients = 0,
+                          .optimizer = TensorBytes(update_->State())};
+  for (const at::Tensor& flat : reducer_->flat_gradients()) {
+    session_.state_bytes.gradients += static_cast<int64_t>(flat.nbytes());
+  }
+  non_finite_ = std::make_unique<NonFiniteWatch>(&*model_, forward_.get(), session_.device,
+                                                 config_.checks_non_finite == "stop",
+                                                 config_.precision_amp == "fp16");
+  return CompareRanks();
 }
 
 }  // namespace ddprun

@@ -1,0 +1,81 @@
+// Loss or gradients that are not finite: seen in the update in which they come up, before they
+// reach the weights, and traced to the first place where they were not.
+//
+// After the reduction a number that is not finite is one on every rank (the loss travels with the
+// gradients), so all ranks see it in the same step. Each then computes its micro-batches once more,
+// with the same data and random numbers, and looks at everything on the way; the ranks exchange how
+// early they found something. So SyncBN's collectives match, too. Under fp16 the loss scaler skips
+// such updates; only a long row of them is an end.
+//
+// Cost: one sum over the gradients in each update. Belongs to the training thread.
+#pragma once
+
+#include <torch/torch.h>
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "worker/comm/communicator.h"
+#include "worker/data/loader.h"
+#include "worker/model/model.h"
+#include "worker/trainer/forward.h"
+
+namespace ddprun {
+
+// Where it was found, in the order of a computation: a smaller place is nearer to the cause.
+struct NonFiniteFinding {
+  int64_t place = 0;
+  std::string what;
+};
+inline constexpr int64_t kPlaceWeights = 0;
+inline constexpr int64_t kPlaceInputs = 1;
+inline constexpr int64_t kPlaceBlocks = 2;  // and on
+
+class NonFiniteWatch {
+ public:
+  // `model` and `forward` outlive it. `enabled`: [checks] non_finite; `scaled`: under fp16.
+  NonFiniteWatch(Model* model, ForwardPass* forward, const at::Device& device, bool enabled,
+                 bool scaled);
+
+  // Before anything random is drawn for it.
+  void BeginUpdate();
+  // After the reduction: whether the update may go on. The gradients' buffers hold the loss, too.
+  bool Finite(const std::vector<at::Tensor>& flat_gradients) const;
+  // After an update: false when the scaler has skipped too many in a row.
+  bool NoteSkipped(bool skipped);
+  int skipped_in_a_row() const { return skipped_in_a_row_; }
+
+  struct Update {
+    int64_t number = 0;        // the step that it would have made
+    bool loss_finite = false;  // else the gradients alone are not
+    int rank = 0;
+    Loader* batches = nullptr;     // started with this rank's samples of the update, in order
+    std::vector<int64_t> samples;  // their numbers
+  };
+  // The error of this rank after Finite() was false. Collective.
+  absl::Status Explain(const Update& update, Communicator* communicator);
+
+ private:
+  absl::StatusOr<NonFiniteFinding> Find(const Update& update);
+  NonFiniteFinding FindIn(const Batch& batch, int micro_batch);
+
+  Model* const model_;
+  ForwardPass* const forward_;
+  const at::Device device_;
+  const bool enabled_;
+  const bool scaled_;
+  at::Tensor generator_;  // state of LibTorch's generator when the update began
+  int skipped_in_a_row_ = 0;
+};
+
+// The first of the tensors that holds a number that is not finite: "fc.weight and 2 more"; "" when
+// none does.
+std::string FirstNonFinite(const std::vector<NamedTensor>& tensors);
+
+// Numbers of the samples whose inputs are not finite, "7, 19 and 3 more"; "" when all are.
+std::string NonFiniteSamples(const at::Tensor& inputs, const std::vector<int64_t>& samples);
+
+}  // namespace ddprun

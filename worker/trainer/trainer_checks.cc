@@ -1,0 +1,94 @@
+// What is compared among the ranks, and looked at, so that nothing goes wrong in silence.
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+
+#include "absl/strings/str_cat.h"
+#include "worker/trainer/device_name.h"
+#include "worker/trainer/fingerprint.h"
+#include "worker/trainer/gather.h"
+#include "worker/trainer/trainer.h"
+
+namespace ddprun {
+
+// Who computes where, once, when all are connected.
+absl::Status Trainer::CompareRanks() {
+  Communicator* communicator = session_.communicator.get();
+  absl::StatusOr<std::vector<std::string>> hosts =
+      GatherText(HostName(), communicator, session_.device);
+  if (!hosts.ok()) return hosts.status();
+  hosts_ = *std::move(hosts);
+  absl::StatusOr<std::vector<std::string>> names =
+      GatherText(DeviceName(session_.device), communicator, session_.device);
+  if (!names.ok()) return names.status();
+  const std::string mixed = MixedDevices(*names, hosts_);
+  if (session_.rank == 0 && !mixed.empty()) printf("%s\n", mixed.c_str());
+  return absl::OkStatus();
+}
+
+absl::Status Trainer::CheckGradients() {
+  if (non_finite_->Finite(reducer_->flat_gradients())) return absl::OkStatus();
+  // The samples of this update once more: `state_` still stands before it.
+  NonFiniteWatch::Update update = {.number = state_.step + 1,
+                                   .loss_finite = std::isfinite(reducer_->control().loss),
+                                   .rank = session_.rank};
+  update.samples = sampler_->IndicesFor(session_.rank, state_.epoch, state_.samples_in_epoch);
+  update.samples.resize(std::min(update.samples.size(), static_cast<size_t>(samples_)));
+  Loader batches(train_data_, config_.data_batch_size, /*threads=*/0);
+  batches.Start(state_.epoch, update.samples);
+  update.batches = &batches;
+  return non_finite_->Explain(update, session_.communicator.get());
+}
+
+// After an update.
+absl::Status Trainer::CheckSkipped() {
+  if (config_.precision_amp != "fp16") return absl::OkStatus();
+  const UpdateOutcome outcome = update_->Outcome();
+  if (non_finite_->NoteSkipped(outcome.skipped)) return absl::OkStatus();
+  return absl::FailedPreconditionError(absl::StrCat(
+      "step ", state_.step, ": the fp16 gradients were not finite in ",
+      non_finite_->skipped_in_a_row(),
+      " updates in a row, although the loss scale has come down to ",
+      outcome.loss_scale.value_or(0),
+      ": the loss itself is not finite. Use precision.amp = \"bf16\", or a lower train.lr"));
+}
+
+// Before a checkpoint, so that none is written of weights that nobody can trust, and every so many
+// steps. The same on all ranks.
+bool Trainer::WeightsCheckDue(int todo) const {
+  const int64_t every = config_.checks_fingerprint_every_steps;
+  if (every == 0) return false;
+  return state_.step % every == 0 || (todo & DDPRUN_CHECKPOINT) != 0 ||
+         CheckpointDue(state_.step) || (config_.checkpoint_best && EvaluationDue());
+}
+
+absl::Status Trainer::CheckWeights() {
+  if (config_.checks_fingerprint_every_steps == 0 || checked_step_ == state_.step)
+    return absl::OkStatus();
+  checked_step_ = state_.step;
+  return CheckFingerprints(parameters_, session_.rank, state_.step, session_.communicator.get(),
+                           session_.device);
+}
+
+// Collective, once for each line of the log.
+absl::Status Trainer::CompareSpeed() {
+  if (session_.communicator == nullptr || config_.checks_slow_rank_factor == 0)
+    return absl::OkStatus();
+  const StepTimes& mine = interval_times_;
+  absl::StatusOr<std::vector<std::vector<double>>> all = GatherNumbers(
+      {mine.data, mine.compute, mine.wait}, session_.communicator.get(), session_.device);
+  if (!all.ok()) return all.status();
+  if (session_.rank != 0) return absl::OkStatus();
+  std::vector<StepTimes> by_rank;
+  for (const std::vector<double>& one : *all) by_rank.push_back({one[0], one[1], one[2]});
+  for (const std::string& line :
+       slow_ranks_.Update(state_.step, by_rank, config_.checks_slow_rank_factor, hosts_)) {
+    printf("%s\n", line.c_str());
+  }
+  for (const SlowRank& slow : slow_ranks_.told()) {
+    metrics_->Append(SlowRankText(state_.step, slow, hosts_[static_cast<size_t>(slow.rank)]));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace ddprun
