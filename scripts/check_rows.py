@@ -1,4 +1,4 @@
-"""Checks the tables of reported troubles in docs/compatibility.md against the tests that they name.
+"""Checks the tables of reported troubles in docs/compatibility.md and docs/training_rows.md against the tests that they name.
 
 Every row that was reported has its line, once. Each test it names stands in the file it names, and one of the files carries
 the number of the row; a row without a test says why. A test over several nodes with a
@@ -10,23 +10,24 @@ import re
 import sys
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-PAGE = ROOT / "docs/compatibility.md"
 SECTION = "## Reported troubles and the tests for them"
-# The numbers that reports have been given; some were taken back, so there are gaps.
-NUMBERS = {
+# By page: the numbers that reports have been given; some were taken back, so there are gaps.
+LAUNCHER = {
     "L": "1-5 7-8 10-13 15-16 18-19 21 23-24 26-30 32-35 37-39 41-44 46-48 50-52 54-56 58-60 62-63 65-68 70-71 73-74 76",
     "S": "1-6 8-10 12-17 19-20 22-24 26-27",
     "R": "1-4 6-8 10-11 13",
     "D": "1-4 6 8",
     "A": "1 3-5 7",
 }
-ROW = re.compile(r"\| ([LSRDA]\d+) \| ([^|]+) \| (.*) \|$")
-CITED = re.compile(r"`((?:unit|process|sim|cluster|fault|fuzz)/[\w./]+)(?:: ([\w, ]+))?`")
+TRAINER = {"TR": "1-4 6-11 13-14 16-18 20-26 28-33 35-38 40-45 47-50 52 54"}
+PAGES = {"docs/compatibility.md": LAUNCHER, "docs/training_rows.md": TRAINER}
+ROW = re.compile(r"\| ((?:TR|[LSRDA])\d+) \| ([^|]+) \| (.*) \|$")
+CITED = re.compile(r"`((?:unit|process|sim|cluster|fault|fuzz|gpu|python)/[\w./]+)(?:: ([\w, ]+))?`")
 
 
-def expected():
+def expected(numbers):
     """Every row's number."""
-    for letter, ranges in NUMBERS.items():
+    for letter, ranges in numbers.items():
         for part in ranges.split():
             first, _, last = part.partition("-")
             for number in range(int(first), int(last or first) + 1):
@@ -72,29 +73,36 @@ def uncited(text):
                     yield f"{row.upper()}: does not name {name} of tests/cluster/{path.name}"
 
 
-def main():
-    """Prints what is wrong, and how to mend it."""
-    text = PAGE.read_text()
+def check_page(page, numbers):
+    """Yields what is wrong with the table of one page."""
+    text = (ROOT / page).read_text()
     if SECTION not in text:
-        sys.exit(f"check_rows: {PAGE.relative_to(ROOT)} has no section '{SECTION}'")
-    wrong = []
+        yield f"has no section '{SECTION}'"
+        return
+    section = text[text.index(SECTION):]
     seen = set()
-    wanted = set(expected())
-    for line in text[text.index(SECTION):].splitlines():
+    wanted = set(expected(numbers))
+    for line in section.splitlines():
         match = ROW.match(line)
         if not match:
             continue
         row, _, cell = match.groups()
         if row in seen:
-            wrong.append(f"{row}: stands there twice")
+            yield f"{row}: stands there twice"
         if row not in wanted:
-            wrong.append(f"{row}: no report has this number (NUMBERS in scripts/check_rows.py)")
+            yield f"{row}: no report has this number (scripts/check_rows.py)"
         seen.add(row)
-        wrong += [f"{row}: {what}" for what in check_row(row, cell)]
-    wrong += [f"{row}: has no line" for row in expected() if row not in seen]
-    wrong += uncited(text[text.index(SECTION):])
+        yield from (f"{row}: {what}" for what in check_row(row, cell))
+    yield from (f"{row}: has no line" for row in expected(numbers) if row not in seen)
+    if numbers is LAUNCHER:
+        yield from uncited(section)
+
+
+def main():
+    """Prints what is wrong, and how to mend it."""
+    wrong = [f"{page}: {what}" for page, numbers in PAGES.items() for what in check_page(page, numbers)]
     for what in wrong:
-        print(f"docs/compatibility.md: {what}")
+        print(what)
     if wrong:
         print("check_rows: correct the table, or name the test as the table does")
     return 1 if wrong else 0

@@ -217,7 +217,7 @@ TEST_P(LaunchTest, Usr2IsPassedOnAndTheJobGoesOn) {
   EXPECT_EQ(launch.Log(1, 1), "up\ngot\n");
 }
 
-// L8, S1, A4: nothing of the job is left 2 s after kill -9 of the launcher.
+// L8, S1, A4, TR17: nothing of the job is left 2 s after kill -9 of the launcher.
 TEST_P(LaunchTest, NothingIsLeftAfterTheLauncherIsKilled) {
   Launch launch(GetParam(), 2,
                 Shell("setsid sleep 703 & echo $! > $DDPRUN_STATE_DIR/child-$RANK; echo $$ >> "

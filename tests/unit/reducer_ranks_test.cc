@@ -18,7 +18,7 @@ using testing::Each;
 using testing::HasSubstr;
 using torch::Tensor;
 
-// libtorch_cpu.so has a Gloo of its own, of another version: a program that mixes them dies.
+// TR44: libtorch_cpu.so has a Gloo of its own, of another version: a program that mixes them dies.
 TEST(ReducerRanks, GlooIsDebiansAndNotTheOneInsideLibTorch) {
   Dl_info info;
   void (*function)(const gloo::AllreduceOptions&) = &gloo::allreduce;

@@ -130,7 +130,7 @@ TEST(Reducer, ASecondBackwardAfterPrepareTrueIsAnError) {
   EXPECT_THAT(std::string(reducer->Finish().message()), HasSubstr("second gradient"));
 }
 
-// TR2.
+// TR2, TR3: with what the hooks have counted, so nothing is searched for.
 TEST(Reducer, ParametersWithoutGradientAreNamed) {
   Net net;
   auto reducer = MustCreate(net, nullptr, {});
@@ -158,7 +158,7 @@ TEST(Reducer, WhenAllowedAnUnusedParameterHasNoGradientAndComesBackWhenUsed) {
   EXPECT_GT(net.second->weight.grad().abs().sum().item<float>(), 0);
 }
 
-// TR8, TR48: the sum over micro-steps, reduced once.
+// TR7, TR8, TR10, TR48: the sum over micro-steps, reduced once.
 TEST(Reducer, AccumulationSumsMicroStepsAndReducesOnlyTheLast) {
   Net net;
   RecordingCommunicator communicator;

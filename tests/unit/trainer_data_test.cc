@@ -220,14 +220,20 @@ TEST(EvaluateTest, EverySampleIsCountedOnceForAnyNumberOfRanks) {
 }
 
 TEST(MetricsTest, ALineIsOneJsonObject) {
-  EXPECT_EQ(MetricsText({.step = 100,
-                         .epoch = 1,
-                         .loss = 0.5,
-                         .lr = 0.001,
-                         .samples_per_s = 1234.5678,
-                         .data_wait_s = 0}),
-            "{\"step\":100,\"epoch\":1,\"loss\":0.5,\"lr\":0.001,\"samples_per_s\":1234.57,\"data_"
-            "wait_s\":0.0}\n");
+  MetricsLine line = {.step = 100,
+                      .epoch = 1,
+                      .loss = 0.5,
+                      .lr = 0.001,
+                      .samples_per_s = 1234.5678,
+                      .data_wait_s = 0,
+                      .compute_s = 1.25,
+                      .comm_wait_s = 0.5};
+  const std::string text =
+      "{\"step\":100,\"epoch\":1,\"loss\":0.5,\"lr\":0.001,\"samples_per_s\":1234.57,"
+      "\"data_wait_s\":0.0,\"compute_s\":1.25,\"comm_wait_s\":0.5";
+  EXPECT_EQ(MetricsText(line), text + "}\n");
+  line.loss_scale = 65536;
+  EXPECT_EQ(MetricsText(line), text + ",\"loss_scale\":65536.0}\n");
   EXPECT_THAT(MetricsText({.loss = std::nan("")}), HasSubstr("\"loss\":null"));
 }
 

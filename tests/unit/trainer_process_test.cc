@@ -50,7 +50,7 @@ class WorkerByHandTest : public ::testing::Test {
   TemporaryFolder folder_;
 };
 
-TEST_F(WorkerByHandTest, TrainsToTheEndAndLogsRankEpochBatchAndLoss) {  // MA6
+TEST_F(WorkerByHandTest, TrainsToTheEndAndLogsRankEpochBatchAndLoss) {  // MA6, TR54
   const Ended ended = RunWorker(WriteConfig(""));
   EXPECT_EQ(ended.exit_code, 0) << ended.output;
   EXPECT_THAT(ended.output, ContainsRegex("rank 0 epoch 1 batch 2/7 loss [0-9]+\\.[0-9]{4}\n"));
