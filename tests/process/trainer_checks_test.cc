@@ -95,7 +95,7 @@ TEST(TrainerChecks, ADifferingWeightIsFoundWithItsRank) {
 // same again.
 TEST(TrainerChecks, ALossThatIsNotFiniteEndsTheJobWithStepAndPlace) {
   Launch launch(Mode::kTogether, 2,
-                Job({"train.optimizer=sgd", "train.lr=1e30", "train.steps=50",
+                Job({"train.optimizer=sgd", "train.lr=1e6", "train.steps=50",
                      "train.evaluate=false", "data.batch_size=8", "checkpoint.every_steps=1"}));
   const Finished finished = launch.Wait(60);
   EXPECT_EQ(finished.exit_code, 1) << finished.output;
@@ -111,7 +111,7 @@ TEST(TrainerChecks, ALossThatIsNotFiniteEndsTheJobWithStepAndPlace) {
 
 TEST(TrainerChecks, TheSameIsIgnoredOnRequest) {
   Launch launch(Mode::kTogether, 2,
-                Job({"train.optimizer=sgd", "train.lr=1e30", "train.steps=5",
+                Job({"train.optimizer=sgd", "train.lr=1e6", "train.steps=5",
                      "train.evaluate=false", "data.batch_size=8", "checks.non_finite=ignore"}));
   const Finished finished = launch.Wait(60);
   EXPECT_EQ(finished.exit_code, 0) << finished.output;

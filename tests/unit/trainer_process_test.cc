@@ -8,6 +8,7 @@
 #include <fstream>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
 #include "tests/unit/client_keeper.h"
 #include "tests/unit/trainer_harness.h"
 
@@ -22,10 +23,11 @@ struct Ended {
   std::string output;  // both streams
 };
 
-Ended RunWorker(const std::string& arguments) {
+Ended RunWorker(const std::string& arguments, const std::string& before = "") {
   const char* bin = std::getenv("DDPRUN_BIN");
   FILE* pipe = popen(
-      absl::StrCat(bin == nullptr ? "." : bin, "/ddp-worker ", arguments, " 2>&1").c_str(), "r");
+      absl::StrCat(before, bin == nullptr ? "." : bin, "/ddp-worker ", arguments, " 2>&1").c_str(),
+      "r");
   Ended ended;
   if (pipe == nullptr) return ended;
   std::array<char, 4096> buffer;
@@ -83,6 +85,23 @@ TEST_F(WorkerByHandTest, AnErrorIsOneLineAndExitCodeOne) {
   ended = RunWorker(config);
   EXPECT_EQ(ended.exit_code, 1);
   EXPECT_THAT(ended.output, HasSubstr("train-labels-idx1-ubyte: not an IDX file"));
+}
+
+// Memory: what was asked for, what is used for what, and what would help, with numbers.
+TEST_F(WorkerByHandTest, OutOfMemorySaysWhatWouldHelp) {
+  const std::string config = WriteConfig("");
+  WriteRandomData(folder_.path() + "/data", 20000, 20);
+  std::string text;
+  std::getline(std::ifstream(config), text, '\0');
+  std::ofstream(config) << absl::StrReplaceAll(
+      text, {{"batch_size = 8", "batch_size = 20000\nworkers = 0"}});
+  // Its first convolution gives 1.7 GB.
+  const Ended ended = RunWorker(config, "ulimit -v 2500000; ");
+  EXPECT_EQ(ended.exit_code, 1) << ended.output;
+  EXPECT_THAT(ended.output, ContainsRegex("out of memory: can't allocate memory: you tried to "
+                                          "allocate [0-9]+ bytes"));
+  EXPECT_THAT(ended.output, ContainsRegex("weights 212.5 KiB, gradients .* activations"));
+  EXPECT_THAT(ended.output, HasSubstr("data.batch_size = 10000 with train.accumulation_steps = 2"));
 }
 
 }  // namespace

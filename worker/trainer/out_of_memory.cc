@@ -12,6 +12,8 @@
 namespace ddprun {
 namespace {
 
+constexpr char kCpuAllocator[] = "DefaultCPUAllocator: ";
+
 std::string Bytes(int64_t bytes) {
   const auto value = static_cast<double>(bytes);
   if (bytes >= int64_t{1} << 30) return absl::StrFormat("%.2f GiB", value / (1 << 30));
@@ -19,9 +21,12 @@ std::string Bytes(int64_t bytes) {
   return absl::StrFormat("%.1f KiB", value / (1 << 10));
 }
 
-// The first line; the rest of the allocator's text speaks of its own settings.
-std::string FirstLine(const std::string& text) {
-  return text.substr(0, text.find('\n'));
+// What was asked for. Before it stands a place in LibTorch's source, in the lines after it the
+// allocator speaks of its own settings.
+std::string WhatWasAsked(const std::string& text) {
+  const size_t allocator = text.find(kCpuAllocator);
+  const size_t begin = allocator == std::string::npos ? 0 : allocator + sizeof kCpuAllocator - 1;
+  return text.substr(begin, text.find('\n', begin) - begin);
 }
 
 }  // namespace
@@ -37,7 +42,7 @@ bool IsOutOfMemory(const std::exception& error) {
   if (dynamic_cast<const c10::OutOfMemoryError*>(&error) != nullptr) return true;
   // The allocator of the CPU has no type of error of its own.
   return dynamic_cast<const c10::Error*>(&error) != nullptr &&
-         absl::StrContains(error.what(), "DefaultCPUAllocator: can't allocate memory");
+         absl::StrContains(error.what(), absl::StrCat(kCpuAllocator, "can't allocate memory"));
 }
 
 int64_t PeakMemoryInUse(const at::Device& device) {
@@ -53,7 +58,7 @@ std::string OutOfMemoryText(const std::string& reason, const StateBytes& state, 
                             const TrainConfig& config) {
   const int64_t rest = std::max<int64_t>(0, in_use - state.total());
   std::string text =
-      absl::StrCat("out of memory: ", FirstLine(reason), "\n  at most ", Bytes(in_use),
+      absl::StrCat("out of memory: ", WhatWasAsked(reason), "\n  at most ", Bytes(in_use),
                    " were in use by this rank: weights ", Bytes(state.weights), ", gradients ",
                    Bytes(state.gradients), ", optimizer ", Bytes(state.optimizer),
                    ", activations and the rest ", Bytes(rest), "\n  what would help:");
