@@ -136,7 +136,7 @@ def schedules():
 
 
 def options():
-    """One key each."""
+    """One key each; recompute also under autocast (TR35)."""
     for name, train in (("clip_norm", {**SGD, "clip_norm": 0.5}), ("label_smoothing", {**SGD, "label_smoothing": 0.1}),
                         ("weight_decay_on matrices", {**ADAMW, "weight_decay": 0.1, "weight_decay_on": "matrices"}),
                         ("betas and eps", {**ADAMW, "betas": [0.8, 0.95], "eps": 1e-6}), ("ema_decay", {**SGD, "ema_decay": 0.9})):
