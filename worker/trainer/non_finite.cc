@@ -11,9 +11,6 @@ namespace ddprun {
 namespace {
 
 constexpr size_t kNamesMax = 8;
-// The scaler halves the scale each time: from 65536 on, 50 make it 2^-34, where a gradient that is
-// still not finite will never be.
-constexpr int kSkippedMax = 50;
 
 at::Generator GeneratorOf(const at::Device& device) {
   return at::globalContext().defaultGenerator(device);
@@ -86,11 +83,6 @@ bool NonFiniteWatch::Finite(const std::vector<at::Tensor>& flat_gradients) const
   // A sum may overflow where all its terms are finite.
   return at::stack(sums).isfinite().all().item<bool>() ||
          std::all_of(flat_gradients.begin(), flat_gradients.end(), AllFinite);
-}
-
-bool NonFiniteWatch::NoteSkipped(bool skipped) {
-  skipped_in_a_row_ = skipped ? skipped_in_a_row_ + 1 : 0;
-  return !enabled_ || skipped_in_a_row_ < kSkippedMax;
 }
 
 // One micro-batch as training computes it.

@@ -5,7 +5,7 @@
 // gradients), so all ranks see it in the same step. Each then computes its micro-batches once more,
 // with the same data and random numbers, and looks at everything on the way; the ranks exchange how
 // early they found something. So SyncBN's collectives match, too. Under fp16 the loss scaler skips
-// such updates; only a long row of them is an end.
+// such updates, and ends the run when no scale helps (scaler.h).
 //
 // Cost: one sum over the gradients in each update. Belongs to the training thread.
 #pragma once
@@ -44,9 +44,6 @@ class NonFiniteWatch {
   void BeginUpdate();
   // After the reduction: whether the update may go on. The gradients' buffers hold the loss, too.
   bool Finite(const std::vector<at::Tensor>& flat_gradients) const;
-  // After an update: false when the scaler has skipped too many in a row.
-  bool NoteSkipped(bool skipped);
-  int skipped_in_a_row() const { return skipped_in_a_row_; }
 
   struct Update {
     int64_t number = 0;        // the step that it would have made
@@ -68,7 +65,6 @@ class NonFiniteWatch {
   const bool enabled_;
   const bool scaled_;
   at::Tensor generator_;  // state of LibTorch's generator when the update began
-  int skipped_in_a_row_ = 0;
 };
 
 // The first of the tensors that holds a number that is not finite: "fc.weight and 2 more"; "" when

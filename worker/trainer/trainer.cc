@@ -93,7 +93,6 @@ absl::Status Trainer::Update(int micro_batches) {
   state_.samples_in_epoch += samples_ * session_.world_size;
   state_.samples_seen += samples_ * session_.world_size;
   state_.last_loss = reducer_->control().loss;
-  if (absl::Status status = CheckSkipped(); !status.ok()) return status;
   interval_samples_ += samples_ * session_.world_size;
   return absl::OkStatus();
 }

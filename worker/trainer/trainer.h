@@ -94,7 +94,6 @@ class Trainer {
   // trainer_checks.cc
   absl::Status CompareRanks();
   absl::Status CheckGradients();
-  absl::Status CheckSkipped();
   absl::Status CheckWeights();
   bool WeightsCheckDue(int todo) const;
   absl::Status CompareSpeed();

@@ -40,19 +40,6 @@ absl::Status Trainer::CheckGradients() {
   return non_finite_->Explain(update, session_.communicator.get());
 }
 
-// After an update.
-absl::Status Trainer::CheckSkipped() {
-  if (config_.precision_amp != "fp16") return absl::OkStatus();
-  const UpdateOutcome outcome = update_->Outcome();
-  if (non_finite_->NoteSkipped(outcome.skipped)) return absl::OkStatus();
-  return absl::FailedPreconditionError(absl::StrCat(
-      "step ", state_.step, ": the fp16 gradients were not finite in ",
-      non_finite_->skipped_in_a_row(),
-      " updates in a row, although the loss scale has come down to ",
-      outcome.loss_scale.value_or(0),
-      ": the loss itself is not finite. Use precision.amp = \"bf16\", or a lower train.lr"));
-}
-
 // Before a checkpoint, so that none is written of weights that nobody can trust, and every so many
 // steps. The same on all ranks.
 bool Trainer::WeightsCheckDue(int todo) const {
