@@ -28,7 +28,7 @@ LAYERS = {
     "worker/comm": ["common"],
     "worker/parallel": ["common", "worker/comm"],
     "worker/model": ["common", "worker/data/dataset.h"],
-    "worker/data": ["common", "worker/parallel", "worker/trainer/seeds.h"],
+    "worker/data": ["common", "worker/parallel"],
     "worker/checkpoint": ["common", "worker/client", "worker/parallel", "worker/model", "worker/trainer/client.h"],
     "worker/trainer": ["common", "worker"],
 }

@@ -31,6 +31,7 @@ const std::vector<Dependence>& Dependences() {
       {"data", "resize", "data", "kind", &C::data_kind, {"image_folder"}},
       {"data", "image_size", "data", "kind", &C::data_kind, {"image_folder", "synthetic"}},
       {"data", "token_type", "data", "kind", &C::data_kind, {"tokens"}},
+      {"data", "task", "data", "kind", &C::data_kind, {"tokens", "synthetic"}},
       {"data", "samples", "data", "kind", &C::data_kind, {"synthetic"}},
       {"data", "channels", "data", "kind", &C::data_kind, {"synthetic"}},
       {"model", "file", "model", "name", &C::model_name, {"torchscript"}},
@@ -48,6 +49,37 @@ std::string Where(const std::string& file_name, const GivenKeys& keys, absl::str
   const auto given = keys.find(FindKey(section, name));
   return given != keys.end() ? given->second.where
                              : absl::StrCat(file_name, ": [", section, "] ", name);
+}
+
+// Keys of [data] that no sample of this kind would feel.
+absl::Status CheckData(const std::string& file_name, const TrainConfig& config,
+                       const GivenKeys& keys) {
+  const auto fail = [&](absl::string_view name, const std::string& what) {
+    return Fail(Where(file_name, keys, "data", name), what);
+  };
+  const std::string& kind = config.data_kind;
+  const bool colour = kind == "cifar10" || kind == "image_folder";
+  if (config.data_augment == "standard" && !colour) {
+    return fail(
+        "augment",
+        absl::StrCat("\"standard\" is for cifar10 and image_folder, not for [data] kind = \"", kind,
+                     "\""));
+  }
+  if (config.data_normalize == "imagenet" && kind == "idx") {
+    return fail("normalize",
+                "\"imagenet\" is for images of three colours, idx has grey ones; use \"auto\"");
+  }
+  if (config.data_normalize != "auto" && !colour && kind != "idx") {
+    return fail("normalize", absl::StrCat("has no meaning with [data] kind = \"", kind, "\""));
+  }
+  const bool masked =
+      config.data_task == "masked" || (config.data_task == "auto" && config.model_name == "bert");
+  for (absl::string_view name : {"mask_probability", "mask_token"}) {
+    if (masked || keys.count(FindKey("data", name)) == 0) continue;
+    return fail(name,
+                "has no meaning without the masked task ([data] task = \"masked\", or model bert)");
+  }
+  return absl::OkStatus();
 }
 
 absl::Status CheckDependences(const TrainConfig& config, const GivenKeys& keys) {
@@ -74,6 +106,7 @@ absl::Status CheckDependences(const TrainConfig& config, const GivenKeys& keys) 
 absl::Status CheckCombinations(const std::string& file_name, const TrainConfig& config,
                                const GivenKeys& keys) {
   if (absl::Status status = CheckDependences(config, keys); !status.ok()) return status;
+  if (absl::Status status = CheckData(file_name, config, keys); !status.ok()) return status;
   const auto where = [&](absl::string_view section, absl::string_view name) {
     return Where(file_name, keys, section, name);
   };

@@ -44,8 +44,9 @@ struct TrainConfig {
   int64_t data_image_size = 224;           // image_folder, synthetic
   int64_t data_resize = 256;               // image_folder, evaluation
   std::string data_token_type = "uint16";  // tokens
-  double data_mask_probability = 0.15;     // bert
-  int64_t data_mask_token = 103;           // bert
+  std::string data_task = "auto";          // tokens, synthetic tokens
+  double data_mask_probability = 0.15;     // the masked task
+  int64_t data_mask_token = 103;           // the masked task
   int64_t data_samples = 51200;            // synthetic
   int64_t data_channels = 3;               // synthetic
 

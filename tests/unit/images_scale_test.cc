@@ -70,7 +70,8 @@ TEST(ImageScale, EvaluationTakesTorchvisionsMiddle) {
 TEST(ImageScale, EveryProcessorGivesTheSameBits) {
   SampleRandom random(7);
   for (int i = 0; i < 60; ++i) {
-    const CropPlan plan = PlanRandomCrop({250, 180}, 1 + random.Below(120), random);
+    const CropPlan plan =
+        PlanRandomCrop({250, 180}, 1 + static_cast<int>(random.Below(120)), random);
     SCOPED_TRACE(i);
     EXPECT_EQ(SampleOf("large.jpg", plan, kImageNetScale, PlainImageKernels()),
               SampleOf("large.jpg", plan, kImageNetScale));

@@ -12,7 +12,7 @@
 #include "common/config/key_table.h"
 #include "worker/trainer/optimizer.h"
 #include "worker/trainer/plan.h"
-#include "worker/trainer/seeds.h"
+#include "worker/parallel/seeds.h"
 
 namespace ddprun {
 namespace {

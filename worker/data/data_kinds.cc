@@ -13,8 +13,8 @@ struct DataKind {
   DatasetOr (*open)(const TrainConfig&, DataSplit, const std::string&);
 };
 constexpr DataKind kDataKinds[] = {
-    {"idx", &OpenIdx},
-    {"image_folder", &OpenImageFolder},
+    {"cifar10", &OpenCifar10},     {"idx", &OpenIdx},       {"image_folder", &OpenImageFolder},
+    {"synthetic", &OpenSynthetic}, {"tokens", &OpenTokens},
 };
 
 }  // namespace

@@ -10,7 +10,10 @@ namespace ddprun {
 
 using DatasetOr = absl::StatusOr<std::shared_ptr<const Dataset>>;
 
+DatasetOr OpenCifar10(const TrainConfig& config, DataSplit split, const std::string& cache_dir);
 DatasetOr OpenIdx(const TrainConfig& config, DataSplit split, const std::string& cache_dir);
 DatasetOr OpenImageFolder(const TrainConfig& config, DataSplit split, const std::string& cache_dir);
+DatasetOr OpenSynthetic(const TrainConfig& config, DataSplit split, const std::string& cache_dir);
+DatasetOr OpenTokens(const TrainConfig& config, DataSplit split, const std::string& cache_dir);
 
 }  // namespace ddprun

@@ -2,7 +2,8 @@
 //
 // Immutable; Fill may be called from several threads at once. Random augmentation draws only from
 // DeriveSeed(seed, kAugmentation, {epoch, index}), so a sample looks the same whatever thread or
-// rank prepares it, and after a resume. Errors of Fill name the file and the sample.
+// rank prepares it, and after a resume. Errors of Fill name the file and the sample. Fill works on
+// plain memory: LibTorch in it would start threads of its own in each thread of the loader.
 #pragma once
 
 #include <cstdint>
@@ -41,6 +42,8 @@ class Dataset {
   // Looks for samples that Fill would refuse, for at most about `seconds`: what is found before a
   // job starts costs nothing. OK says only that nothing was found in that time.
   virtual absl::Status Check(double /*seconds*/) const { return absl::OkStatus(); }
+  // What messages call a sample: "sample 17", with its file where there is one.
+  virtual std::string NameOf(int64_t index) const { return "sample " + std::to_string(index); }
 };
 
 enum class DataSplit { kTrain, kTest };

@@ -15,6 +15,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "common/checksum.h"
+#include "worker/data/pixel_statistics.h"
 
 namespace ddprun {
 namespace {

@@ -3,8 +3,10 @@
 #include <algorithm>
 #include <array>
 
+#include "absl/strings/str_cat.h"
 #include "worker/data/data_kinds.h"
 #include "worker/data/idx_store.h"
+#include "worker/data/labels.h"
 
 namespace ddprun {
 namespace {
@@ -17,19 +19,20 @@ struct Normalization {
 
 class IdxDataset : public Dataset {
  public:
-  IdxDataset(std::shared_ptr<const IdxStore> store, const Normalization& normalization)
-      : store_(std::move(store)) {
+  IdxDataset(std::shared_ptr<const IdxStore> store, std::string file,
+             const Normalization& normalization, int64_t classes)
+      : store_(std::move(store)), file_(std::move(file)), classes_(classes) {
     for (size_t i = 0; i < table_.size(); ++i) {
       table_[i] = static_cast<float>((static_cast<double>(i) / 255.0 - normalization.mean) /
                                      normalization.deviation);
-    }
-    if (store_->samples() > 0) {
-      classes_ = 1 + *std::max_element(store_->labels(), store_->labels() + store_->samples());
     }
   }
   int64_t size() const override { return store_->samples(); }
   SampleSpec spec() const override {
     return {.input_shape = {1, store_->rows(), store_->columns()}, .classes = classes_};
+  }
+  std::string NameOf(int64_t index) const override {
+    return absl::StrCat("sample ", index, " of ", file_);
   }
   absl::Status Fill(int64_t /*epoch*/, int64_t index, void* inputs,
                     int64_t* targets) const override {
@@ -42,29 +45,55 @@ class IdxDataset : public Dataset {
   }
 
  private:
-  std::shared_ptr<const IdxStore> store_;
+  const std::shared_ptr<const IdxStore> store_;
+  const std::string file_;
+  const int64_t classes_;
   std::array<float, 256> table_;
-  int64_t classes_ = 0;
 };
 
-absl::StatusOr<std::shared_ptr<const IdxStore>> OpenSplit(const TrainConfig& config, Split split,
-                                                          const std::string& cache_dir) {
+struct OpenSplit {
+  IdxFiles files;
+  std::shared_ptr<const IdxStore> store;
+};
+
+absl::StatusOr<OpenSplit> OpenIdxSplit(const TrainConfig& config, Split split,
+                                       const std::string& cache_dir) {
   absl::StatusOr<IdxFiles> files = FindIdxFiles(config.data_dir, split);
   if (!files.ok()) return files.status();
-  return IdxStore::Open(*files, cache_dir);
+  auto store = IdxStore::Open(*files, cache_dir);
+  if (!store.ok()) return store.status();
+  return OpenSplit{*std::move(files), *std::move(store)};
+}
+
+int64_t ClassesOf(const IdxStore& store) {
+  const uint8_t* end = store.labels() + store.samples();
+  return store.samples() == 0 ? 0 : int64_t{1} + *std::max_element(store.labels(), end);
+}
+
+absl::Status CheckLabels(const TrainConfig& config, const OpenSplit& split, int64_t classes) {
+  const uint8_t* begin = split.store->labels();
+  const uint8_t* end = begin + split.store->samples();
+  const uint8_t* bad = std::find_if(begin, end, [&](uint8_t label) { return label >= classes; });
+  if (bad == end) return absl::OkStatus();
+  return CheckLabel(config, split.files.labels, bad - begin, *bad, classes);
 }
 
 }  // namespace
 
 DatasetOr OpenIdx(const TrainConfig& config, DataSplit split, const std::string& cache_dir) {
-  auto train = OpenSplit(config, Split::kTrain, cache_dir);
+  absl::StatusOr<OpenSplit> train = OpenIdxSplit(config, Split::kTrain, cache_dir);
   if (!train.ok()) return train.status();
+  const int64_t classes = ClassesFor(config, ClassesOf(*train->store));
   Normalization normalization;
-  if (config.data_normalize == "auto") normalization = {(*train)->mean(), (*train)->deviation()};
-  if (split == DataSplit::kTrain) return std::make_shared<const IdxDataset>(*train, normalization);
-  auto test = OpenSplit(config, Split::kTest, cache_dir);
-  if (!test.ok()) return test.status();
-  return std::make_shared<const IdxDataset>(*test, normalization);
+  if (config.data_normalize == "auto") {
+    normalization = {train->store->mean(), train->store->deviation()};
+  }
+  absl::StatusOr<OpenSplit> used = std::move(train);
+  if (split == DataSplit::kTest) used = OpenIdxSplit(config, Split::kTest, cache_dir);
+  if (!used.ok()) return used.status();
+  if (absl::Status status = CheckLabels(config, *used, classes); !status.ok()) return status;
+  return std::make_shared<const IdxDataset>(std::move(used->store), std::move(used->files.images),
+                                            normalization, classes);
 }
 
 }  // namespace ddprun

@@ -54,11 +54,4 @@ class IdxStore {
   IdxSplit owned_;  // private memory, when not mapped
 };
 
-// Sum and sum of squares are exact (at most 2^34 pixels of 8 bits); population deviation. Pure.
-struct PixelStatistics {
-  double mean;
-  double deviation;
-};
-PixelStatistics ComputePixelStatistics(const uint8_t* pixels, size_t count);
-
 }  // namespace ddprun

@@ -26,8 +26,8 @@ PixelBox RandomBox(const ImageSize& size, SampleRandom& random) {
     const int width = RoundEven(std::sqrt(part * ratio));
     const int height = RoundEven(std::sqrt(part / ratio));
     if (width < 1 || height < 1 || width > size.width || height > size.height) continue;
-    const int top = random.Below(size.height - height + 1);
-    return {random.Below(size.width - width + 1), top, width, height};
+    const auto top = static_cast<int>(random.Below(size.height - height + 1));
+    return {static_cast<int>(random.Below(size.width - width + 1)), top, width, height};
   }
   int width = size.width;
   int height = size.height;
@@ -39,23 +39,6 @@ PixelBox RandomBox(const ImageSize& size, SampleRandom& random) {
 }
 
 }  // namespace
-
-uint64_t SampleRandom::Next() {
-  state_ += 0x9e3779b97f4a7c15;
-  uint64_t z = state_;
-  z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9;
-  z = (z ^ (z >> 27)) * 0x94d049bb133111eb;
-  return z ^ (z >> 31);
-}
-
-double SampleRandom::Uniform(double low, double high) {
-  return low + (high - low) * (static_cast<double>(Next() >> 11) * 0x1p-53);
-}
-
-int SampleRandom::Below(int count) {
-  // The upper half of the product; its bias is below 2^-32 · count.
-  return static_cast<int>(((Next() >> 32) * static_cast<uint64_t>(count)) >> 32);
-}
 
 CropPlan PlanRandomCrop(const ImageSize& size, int side, SampleRandom& random) {
   CropPlan plan;

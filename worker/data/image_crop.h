@@ -4,26 +4,10 @@
 // Pure; any thread.
 #pragma once
 
-#include <cstdint>
-
 #include "worker/data/image_decode.h"
+#include "worker/data/sample_random.h"
 
 namespace ddprun {
-
-// SplitMix64 (Steele, Lea, Flood: "Fast splittable pseudorandom number generators", 2014): every
-// sample begins a generator of its own, so a small state counts, and any seed is good.
-class SampleRandom {
- public:
-  explicit SampleRandom(uint64_t seed) : state_(seed) {}
-  uint64_t Next();
-  // Evenly in [low, high).
-  double Uniform(double low, double high);
-  // 0 … count − 1. REQUIRES: count ≥ 1.
-  int Below(int count);
-
- private:
-  uint64_t state_;
-};
 
 // `source` of the picture is scaled to `width` x `height`; of that, `window` is the sample,
 // mirrored left to right when `flip` is set.

@@ -18,7 +18,7 @@
 #include "absl/strings/str_cat.h"
 #include "worker/data/image_decode.h"
 #include "worker/data/image_resample.h"
-#include "worker/trainer/seeds.h"
+#include "worker/parallel/seeds.h"
 
 namespace ddprun {
 namespace {
@@ -143,12 +143,10 @@ CropPlan ImageFolderDataset::Plan(int64_t epoch, int64_t index, const ImageSize&
 
 absl::Status ImageFolderDataset::Fill(int64_t epoch, int64_t index, void* inputs,
                                       int64_t* targets) const {
-  const auto begin = std::chrono::steady_clock::now();
   const std::string path = folder_.Path(index);
   const absl::Status status = FillFrom(path, epoch, index, static_cast<float*>(inputs));
   if (!status.ok()) return SampleError(path, index, status);
   *targets = folder_.Class(index);
-  NoteSeconds(index, SecondsSince(begin));
   return absl::OkStatus();
 }
 
@@ -166,14 +164,8 @@ absl::Status ImageFolderDataset::FillFrom(const std::string& path, int64_t epoch
   return absl::OkStatus();
 }
 
-void ImageFolderDataset::NoteSeconds(int64_t index, double seconds) const {
-  if (seconds <= options_.slow_seconds) return;
-  {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    if (!slow_.insert(index).second) return;
-  }
-  fprintf(stderr, "%s (sample %" PRId64 ") took %.1f s to read and decode\n",
-          folder_.Path(index).c_str(), index, seconds);
+std::string ImageFolderDataset::NameOf(int64_t index) const {
+  return absl::StrCat("sample ", index, " (", folder_.Path(index), ")");
 }
 
 absl::Status ImageFolderDataset::Check(double seconds) const {

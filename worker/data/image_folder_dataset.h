@@ -6,8 +6,6 @@
 
 #include <cstdint>
 #include <memory>
-#include <mutex>
-#include <set>
 #include <string>
 #include <vector>
 
@@ -20,8 +18,6 @@ namespace ddprun {
 
 // A file may be this large, however few pixels it has.
 inline constexpr int64_t kImageFileBytesMax = int64_t{256} << 20;
-// A sample that takes longer than this is named: a disk that fails, a server that is overloaded.
-inline constexpr double kSlowSampleSeconds = 5.0;
 
 struct ImageSampleOptions {
   bool augment = false;  // PlanRandomCrop, else PlanCenterCrop
@@ -29,7 +25,6 @@ struct ImageSampleOptions {
   int shorter = 256;  // PlanCenterCrop
   ChannelScale scale;
   int64_t seed = 0;
-  double slow_seconds = kSlowSampleSeconds;
 };
 
 class ImageFolderDataset : public Dataset {
@@ -40,6 +35,7 @@ class ImageFolderDataset : public Dataset {
   int64_t size() const override { return folder_.size(); }
   SampleSpec spec() const override;
   absl::Status Fill(int64_t epoch, int64_t index, void* inputs, int64_t* targets) const override;
+  std::string NameOf(int64_t index) const override;
   // Reads the headers of as many pictures as the time allows, spread evenly over all.
   absl::Status Check(double seconds) const override;
 
@@ -48,12 +44,9 @@ class ImageFolderDataset : public Dataset {
 
  private:
   absl::Status FillFrom(const std::string& path, int64_t epoch, int64_t index, float* out) const;
-  void NoteSeconds(int64_t index, double seconds) const;
 
   const ImageFolder folder_;
   const ImageSampleOptions options_;
-  mutable std::mutex mutex_;
-  mutable std::set<int64_t> slow_;  // samples that have been named
 };
 
 }  // namespace ddprun

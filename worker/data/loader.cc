@@ -1,35 +1,61 @@
 #include "worker/data/loader.h"
 
 #include <algorithm>
-#include <chrono>
+#include <cstdio>
+#include <exception>
+
+#include "absl/strings/str_cat.h"
 
 namespace ddprun {
 namespace {
 
-// Batches that lie ready or are being read by the model, per thread. Two keep a thread busy while
-// one is used.
+// Batches that lie ready or are being made, per thread. Two keep a thread busy while one is used.
 constexpr int64_t kSlotsPerThread = 2;
+// Smaller pieces cost more in hand-overs than they win.
+constexpr int64_t kPieceBytes = 256 << 10;
+// Slow samples that are named; a slow disk would fill the log.
+constexpr size_t kSlowNamedMax = 20;
+// A wait looks at the time this often at most.
+constexpr double kPatienceMin = 0.01;
+
+double Seconds(std::chrono::steady_clock::duration duration) {
+  return std::chrono::duration<double>(duration).count();
+}
+
+int64_t SlotCount(const LoaderOptions& options, int64_t batch_bytes) {
+  const int64_t fitting = Loader::kRingBytesMax / std::max<int64_t>(1, batch_bytes);
+  const int64_t least = options.threads == 0 ? options.kept : options.kept + 1;
+  const int64_t wished = options.threads == 0 ? options.kept : kSlotsPerThread * options.threads;
+  return std::max(least, std::min(fitting, wished));
+}
 
 }  // namespace
 
-Loader::Loader(std::shared_ptr<const Dataset> dataset, int64_t batch_size, int threads)
-    : dataset_(std::move(dataset)), batch_size_(batch_size) {
-  slots_.resize(static_cast<size_t>(std::max<int64_t>(1, kSlotsPerThread * threads)));
+Loader::Loader(std::shared_ptr<const Dataset> dataset, const LoaderOptions& options)
+    : dataset_(std::move(dataset)),
+      options_(options),
+      workers_(static_cast<size_t>(std::max(1, options.threads))) {
   const SampleSpec spec = dataset_->spec();
   std::vector<int64_t> inputs = spec.input_shape;
   std::vector<int64_t> targets = spec.target_shape;
-  inputs.insert(inputs.begin(), batch_size_);
-  targets.insert(targets.begin(), batch_size_);
+  inputs.insert(inputs.begin(), options_.batch_size);
+  targets.insert(targets.begin(), options_.batch_size);
   const auto type = spec.input_type == InputType::kFloat32 ? at::kFloat : at::kLong;
   sample_bytes_ = ElementCount(spec.input_shape) * static_cast<int64_t>(c10::elementSize(type));
   sample_targets_ = ElementCount(spec.target_shape);
+  const int64_t bytes_a_sample = sample_bytes_ + sample_targets_ * int64_t{sizeof(int64_t)};
+  piece_samples_ = std::max<int64_t>(1, kPieceBytes / bytes_a_sample);
+  slots_.resize(static_cast<size_t>(SlotCount(options_, options_.batch_size * bytes_a_sample)));
   for (Slot& slot : slots_) {
-    slot.inputs = at::empty(inputs, type);
-    slot.targets = at::empty(targets, at::kLong);
+    const auto memory = at::TensorOptions().pinned_memory(options_.pinned);
+    slot.inputs = at::empty(inputs, memory.dtype(type));
+    slot.targets = at::empty(targets, memory.dtype(at::kLong));
     slot.input_data = static_cast<std::byte*>(slot.inputs.data_ptr());
     slot.target_data = slot.targets.data_ptr<int64_t>();
   }
-  for (int i = 0; i < threads; ++i) threads_.emplace_back([this] { Work(); });
+  for (int i = 0; i < options_.threads; ++i) {
+    threads_.emplace_back([this, i] { Work(&workers_[static_cast<size_t>(i)]); });
+  }
 }
 
 Loader::~Loader() {
@@ -41,71 +67,157 @@ Loader::~Loader() {
   for (std::thread& thread : threads_) thread.join();
 }
 
+int64_t Loader::ring_bytes() const {
+  int64_t bytes = 0;
+  for (const Slot& slot : slots_) {
+    bytes += static_cast<int64_t>(slot.inputs.nbytes() + slot.targets.nbytes());
+  }
+  return bytes;
+}
+
 void Loader::Start(int64_t epoch, std::vector<int64_t> indices) {
   std::unique_lock<std::mutex> lock(mutex_);
-  batches_ = 0;  // threads take nothing more of the old list
+  opened_ = fill_batch_;  // threads take nothing more of the old list
+  fill_piece_ = 0;
   done_.wait(lock, [this] { return busy_ == 0; });
   epoch_ = epoch;
   indices_ = std::move(indices);
-  batches_ = (static_cast<int64_t>(indices_.size()) + batch_size_ - 1) / batch_size_;
-  next_fill_ = 0;
-  next_take_ = 0;
-  for (Slot& slot : slots_) slot.ready = -1;
-  lock.unlock();
-  work_.notify_all();
+  batches_ =
+      (static_cast<int64_t>(indices_.size()) + options_.batch_size - 1) / options_.batch_size;
+  fill_batch_ = fill_piece_ = opened_ = next_take_ = 0;
+  OpenSlots();
 }
 
 int64_t Loader::Count(int64_t batch) const {
-  return std::min(batch_size_, static_cast<int64_t>(indices_.size()) - batch * batch_size_);
+  const auto samples = static_cast<int64_t>(indices_.size());
+  return std::min(options_.batch_size, samples - batch * options_.batch_size);
 }
 
-void Loader::FillSlot(int64_t batch) {
-  Slot& slot = slots_[static_cast<size_t>(batch) % slots_.size()];
-  slot.status = absl::OkStatus();
-  for (int64_t i = 0; i < Count(batch) && slot.status.ok(); ++i) {
-    slot.status =
-        dataset_->Fill(epoch_, indices_[static_cast<size_t>(batch * batch_size_ + i)],
-                       slot.input_data + i * sample_bytes_, slot.target_data + i * sample_targets_);
+int64_t Loader::Pieces(int64_t batch) const {
+  return (Count(batch) + piece_samples_ - 1) / piece_samples_;
+}
+
+void Loader::OpenSlots() {
+  int64_t pieces = 0;
+  const int64_t held = std::min<int64_t>(next_take_, options_.kept);
+  const int64_t end = next_take_ - held + static_cast<int64_t>(slots_.size());
+  for (; opened_ < std::min(batches_, end); ++opened_) {
+    Slot& slot = SlotOf(opened_);
+    slot.pieces_left = Pieces(opened_);
+    slot.bad_place = -1;
+    slot.status = absl::OkStatus();
+    pieces += slot.pieces_left;
+  }
+  if (pieces == 1) work_.notify_one();
+  if (pieces > 1) work_.notify_all();
+}
+
+absl::Status Loader::FillSample(Slot* slot, int64_t place, int64_t index) {
+  try {
+    return dataset_->Fill(epoch_, index, slot->input_data + place * sample_bytes_,
+                          slot->target_data + place * sample_targets_);
+  } catch (const std::exception& error) {  // of a library, or of memory that is full
+    return absl::InternalError(absl::StrCat(dataset_->NameOf(index), ": ", error.what()));
   }
 }
 
-void Loader::Work() {
+// Without the lock, which only bad and slow samples need.
+void Loader::FillPiece(int64_t batch, int64_t piece, Worker* worker) {
+  Slot& slot = SlotOf(batch);
+  const int64_t first = piece * piece_samples_;
+  const int64_t end = std::min(Count(batch), first + piece_samples_);
+  Clock::time_point begin = Clock::now();
+  for (int64_t place = first; place < end; ++place) {
+    const int64_t index = indices_[static_cast<size_t>(batch * options_.batch_size + place)];
+    worker->begin.store(begin.time_since_epoch().count(), std::memory_order_relaxed);
+    worker->index.store(index, std::memory_order_release);
+    absl::Status status = FillSample(&slot, place, index);
+    const Clock::time_point now = Clock::now();
+    const double seconds = Seconds(now - begin);
+    begin = now;
+    if (status.ok() && seconds <= options_.slow_seconds) continue;
+    std::lock_guard<std::mutex> lock(mutex_);
+    if (seconds > options_.slow_seconds) NameSlow(index, seconds, /*done=*/true);
+    if (status.ok()) continue;
+    // Of several bad samples the first one of the batch is told, whoever met it.
+    if (slot.bad_place < 0 || place < slot.bad_place) {
+      slot.bad_place = place;
+      slot.status = std::move(status);
+    }
+    break;
+  }
+  worker->index.store(-1, std::memory_order_relaxed);
+}
+
+void Loader::Work(Worker* worker) {
   std::unique_lock<std::mutex> lock(mutex_);
   while (true) {
-    // The batch that Next gave out last still holds its slot, hence the slots minus one.
-    work_.wait(lock, [this] {
-      return stop_ || (next_fill_ < batches_ &&
-                       next_fill_ < next_take_ + static_cast<int64_t>(slots_.size()) - 1);
-    });
+    work_.wait(lock, [this] { return stop_ || fill_batch_ < opened_; });
     if (stop_) return;
-    const int64_t batch = next_fill_++;
+    const int64_t batch = fill_batch_;
+    const int64_t piece = fill_piece_++;
+    if (fill_piece_ == Pieces(batch)) {
+      ++fill_batch_;
+      fill_piece_ = 0;
+    }
     ++busy_;
     lock.unlock();
-    FillSlot(batch);
+    FillPiece(batch, piece, worker);
     lock.lock();
     --busy_;
-    slots_[static_cast<size_t>(batch) % slots_.size()].ready = batch;
-    done_.notify_all();
+    if (--SlotOf(batch).pieces_left == 0 || busy_ == 0) done_.notify_all();
   }
+}
+
+void Loader::NameSlow(int64_t index, double seconds, bool done) {
+  if (named_slow_.size() >= kSlowNamedMax || !named_slow_.insert(index).second) return;
+  fprintf(stderr, "data: %s %s %.1f s to prepare%s\n", dataset_->NameOf(index).c_str(),
+          done ? "took" : "has taken", seconds, done ? "" : " until now, and is waited for");
+  if (named_slow_.size() == kSlowNamedMax) {
+    fprintf(stderr, "data: that was slow sample %zu; no more are named\n", kSlowNamedMax);
+  }
+}
+
+void Loader::WaitFor(const Slot& slot, std::unique_lock<std::mutex>* lock) {
+  const auto ready = [&] { return slot.pieces_left == 0; };
+  const std::chrono::duration<double> patience(std::max(options_.slow_seconds, kPatienceMin));
+  while (!done_.wait_for(*lock, patience, ready)) {
+    for (const Worker& worker : workers_) {
+      const int64_t index = worker.index.load(std::memory_order_acquire);
+      const Clock::duration begin(worker.begin.load(std::memory_order_relaxed));
+      const double seconds = Seconds(Clock::now().time_since_epoch() - begin);
+      if (index >= 0 && seconds > options_.slow_seconds) NameSlow(index, seconds, /*done=*/false);
+    }
+  }
+}
+
+bool Loader::Ready() {
+  std::lock_guard<std::mutex> lock(mutex_);
+  if (next_take_ >= batches_) return true;
+  return next_take_ < opened_ && SlotOf(next_take_).pieces_left == 0;
 }
 
 absl::StatusOr<Batch> Loader::Next() {
   std::unique_lock<std::mutex> lock(mutex_);
   if (next_take_ >= batches_) return Batch{};
   const int64_t batch = next_take_++;
-  Slot& slot = slots_[static_cast<size_t>(batch) % slots_.size()];
-  const auto begin = std::chrono::steady_clock::now();
+  const Clock::time_point begin = Clock::now();
+  OpenSlots();  // taking a batch frees the slot of an older one
+  Slot& slot = SlotOf(batch);
   if (threads_.empty()) {
-    FillSlot(batch);
+    lock.unlock();
+    for (int64_t piece = 0; piece < Pieces(batch); ++piece) FillPiece(batch, piece, &workers_[0]);
+    lock.lock();
+    slot.pieces_left = 0;
   } else {
-    // Taking a batch frees the slot of the one before.
-    work_.notify_one();
-    done_.wait(lock, [&] { return slot.ready == batch; });
+    WaitFor(slot, &lock);
   }
-  wait_seconds_ += std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+  const double seconds = Seconds(Clock::now() - begin);
+  wait_seconds_ += seconds;
+  if (batch == 0) first_wait_seconds_ += seconds;
   if (!slot.status.ok()) return slot.status;
   const int64_t count = Count(batch);
-  if (count == batch_size_) return Batch{slot.inputs, slot.targets};
+  if (count == options_.batch_size) return Batch{slot.inputs, slot.targets};
   return Batch{slot.inputs.narrow(0, 0, count), slot.targets.narrow(0, 0, count)};
 }
 

@@ -1,17 +1,24 @@
 // Loader: turns a list of sample numbers into batches, with threads that work ahead through a
 // bounded ring. Batch k is always samples [k·batch_size, (k+1)·batch_size) of the list, whatever
-// thread makes it, so results do not depend on the number of threads. Next belongs to one thread; a
-// batch is valid until the following Next. A sample that cannot be made is the error of the Next
-// that would have given its batch.
+// thread makes it, so results do not depend on the number of threads. Large batches are cut into
+// pieces that several threads fill, so that the first one is there soon.
+//
+// Next belongs to one thread; a batch is valid until the Next that comes `kept` calls later. A
+// sample that cannot be made is the error of the Next that would have given its batch, also when
+// Fill threw. One that takes longer than slow_seconds is named once on stderr, while it is waited
+// for or when it is done.
 #pragma once
 
 #include <torch/torch.h>
 
+#include <atomic>
+#include <chrono>
 #include <condition_variable>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <mutex>
+#include <set>
 #include <thread>
 #include <vector>
 
@@ -24,10 +31,19 @@ struct Batch {
   at::Tensor targets;  // {n, target…} int64
 };
 
+struct LoaderOptions {
+  int64_t batch_size = 1;
+  int threads = 0;      // 0: batches are made in Next itself
+  bool pinned = false;  // memory that a GPU can copy from by itself
+  int kept = 1;         // newest batches that stay valid, ≥ 1
+  double slow_seconds = 5;
+};
+
 class Loader {
  public:
-  // `threads` = 0: batches are made in Next itself.
-  Loader(std::shared_ptr<const Dataset> dataset, int64_t batch_size, int threads);
+  Loader(std::shared_ptr<const Dataset> dataset, const LoaderOptions& options);
+  Loader(std::shared_ptr<const Dataset> dataset, int64_t batch_size, int threads)
+      : Loader(std::move(dataset), {.batch_size = batch_size, .threads = threads}) {}
   ~Loader();
   Loader(const Loader&) = delete;
   Loader& operator=(const Loader&) = delete;
@@ -38,38 +54,67 @@ class Loader {
   // The next batch, shorter at the end of the list; undefined tensors after the last. Waiting time
   // is added to wait_seconds.
   absl::StatusOr<Batch> Next();
+  // Whether Next would not wait: the next batch is ready, or there is none. False without threads.
+  bool Ready();
+
   double wait_seconds() const { return wait_seconds_; }
+  // Of those, the ones spent on the first batch of each list, when nothing can be there yet.
+  double first_wait_seconds() const { return first_wait_seconds_; }
+  // Memory of the ring: at most kRingBytesMax, or kept + 1 batches where these are more.
+  int64_t ring_bytes() const;
+  static constexpr int64_t kRingBytesMax = int64_t{256} << 20;
 
  private:
+  using Clock = std::chrono::steady_clock;
   struct Slot {
     at::Tensor inputs;
     at::Tensor targets;
     std::byte* input_data = nullptr;
     int64_t* target_data = nullptr;
+    int64_t pieces_left = 0;
+    int64_t bad_place = -1;  // of the first sample of the batch that could not be made
     absl::Status status;
-    int64_t ready = -1;  // number of the batch that lies here
   };
-  void Work();
-  void FillSlot(int64_t batch);
+  // What a thread is doing; only for messages.
+  struct Worker {
+    std::atomic<int64_t> index = -1;  // sample; −1: nothing
+    std::atomic<Clock::rep> begin = 0;
+  };
+  void Work(Worker* worker);
+  // Gives slots to the batches that may be made now, and wakes threads for them. The `kept` newest
+  // batches that were handed out keep theirs.
+  void OpenSlots();
+  Slot& SlotOf(int64_t batch) { return slots_[static_cast<size_t>(batch) % slots_.size()]; }
   int64_t Count(int64_t batch) const;
+  int64_t Pieces(int64_t batch) const;
+  void FillPiece(int64_t batch, int64_t piece, Worker* worker);
+  absl::Status FillSample(Slot* slot, int64_t place, int64_t index);
+  void WaitFor(const Slot& slot, std::unique_lock<std::mutex>* lock);
+  void NameSlow(int64_t index, double seconds, bool done);
 
   const std::shared_ptr<const Dataset> dataset_;
-  const int64_t batch_size_;
+  const LoaderOptions options_;
   int64_t sample_bytes_ = 0;
   int64_t sample_targets_ = 0;
+  int64_t piece_samples_ = 1;
   std::vector<Slot> slots_;
   int64_t epoch_ = 0;
   std::vector<int64_t> indices_;
   int64_t batches_ = 0;
   double wait_seconds_ = 0;
+  double first_wait_seconds_ = 0;
 
   std::mutex mutex_;
   std::condition_variable work_;  // something to do for the threads
   std::condition_variable done_;  // a batch is ready, or a thread became idle
-  int64_t next_fill_ = 0;
+  int64_t fill_batch_ = 0;        // the next piece that nobody has taken
+  int64_t fill_piece_ = 0;
+  int64_t opened_ = 0;  // batches that have a slot: up to this number pieces may be taken
   int64_t next_take_ = 0;
   int busy_ = 0;
   bool stop_ = false;
+  std::set<int64_t> named_slow_;
+  std::vector<Worker> workers_;
   std::vector<std::thread> threads_;
 };
 

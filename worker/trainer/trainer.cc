@@ -113,11 +113,9 @@ absl::Status Trainer::Load(int micro_batch) {
   absl::StatusOr<Batch> next = loader_->Next();
   if (!next.ok()) return next.status();
   Batch& batch = batches_[static_cast<size_t>(micro_batch)];
-  batch = {next->inputs.to(session_.device), next->targets.to(session_.device)};
-  // What the loader gives is good until its next batch.
-  if (count_targets_ && batches_.size() > 1 && batch.inputs.is_same(next->inputs)) {
-    batch = {batch.inputs.clone(), batch.targets.clone()};
-  }
+  batch = *std::move(next);
+  // What the loader gives is good until its next batch; here all of the update's are there at once.
+  if (count_targets_ && batches_.size() > 1) batch = {batch.inputs.clone(), batch.targets.clone()};
   samples_ += batch.targets.size(0);
   ++batches_taken_;
   ddprun_phase(session_.client, DDPRUN_PHASE_COMPUTE, nullptr);

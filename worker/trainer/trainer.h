@@ -22,7 +22,7 @@
 #include "worker/checkpoint/checkpoint_writer.h"
 #include "worker/checkpoint/train_state.h"
 #include "worker/data/dataset.h"
-#include "worker/data/loader.h"
+#include "worker/data/staged_loader.h"
 #include "worker/model/model.h"
 #include "worker/parallel/sampler.h"
 #include "worker/trainer/evaluate.h"
@@ -121,7 +121,7 @@ class Trainer {
   std::shared_ptr<const Dataset> train_data_;
   std::shared_ptr<const Dataset> test_data_;  // opened before the first evaluation
   std::optional<DistributedSampler> sampler_;
-  std::unique_ptr<Loader> loader_;
+  std::unique_ptr<StagedLoader> loader_;
 
   // Where it stands. `state_` is exact at step edges.
   TrainState state_;

@@ -6,7 +6,7 @@
 #include "worker/checkpoint/generators.h"
 #include "worker/checkpoint/initial_weights.h"
 #include "worker/parallel/model_fingerprint.h"
-#include "worker/trainer/seeds.h"
+#include "worker/parallel/seeds.h"
 #include "worker/trainer/trainer.h"
 
 namespace ddprun {
@@ -64,8 +64,11 @@ absl::Status Trainer::OpenData() {
                                                    " samples give no whole batch to ",
                                                    session_.world_size, " ranks"));
   }
-  loader_ = std::make_unique<Loader>(train_data_, config_.data_batch_size,
-                                     static_cast<int>(config_.data_workers));
+  loader_ = std::make_unique<StagedLoader>(
+      train_data_,
+      LoaderOptions{.batch_size = config_.data_batch_size,
+                    .threads = static_cast<int>(config_.data_workers)},
+      MakeCopyQueue(session_.device));
   return absl::OkStatus();
 }
 

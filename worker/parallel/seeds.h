@@ -15,6 +15,7 @@ enum class SeedPurpose : uint64_t {
       1,  // LibTorch's generator of a rank (dropout and the like): parts are rank and world size
   kRankResumed = 2,   // the same after a change of the world size: rank, world size, samples seen
   kAugmentation = 3,  // of one sample: epoch, sample (TR26: not of the thread that prepares it)
+  kSynthetic = 4,     // of synthetic data: stream, sample
 };
 
 // Distinct parts give unrelated seeds; the same parts always the same one.

@@ -1,0 +1,7 @@
+# The data of the trainer: kinds, loader, the way to a device.
+if(DDPRUN_WORKER)
+  ddprun_test(NAME data_kinds_test LABEL unit SOURCES unit/data_kinds_test.cc LIBS ddprun_trainer)
+  ddprun_use_torch(data_kinds_test)
+  ddprun_test(NAME data_loader_test LABEL unit SOURCES unit/data_loader_test.cc LIBS ddprun_trainer)
+  ddprun_use_torch(data_loader_test)
+endif()

@@ -1,0 +1,99 @@
+// The `tokens` data kind: windows of a file of tokens, one after the other. Sample k of the causal
+// task takes tokens [k·length, (k+1)·length] (the last one is only a target, and the first input of
+// the next sample), of the masked task [k·length, (k+1)·length).
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "worker/data/data_kinds.h"
+#include "worker/data/token_file.h"
+#include "worker/data/token_task.h"
+#include "worker/parallel/seeds.h"
+
+namespace ddprun {
+namespace {
+
+class TokensDataset : public Dataset {
+ public:
+  TokensDataset(TokenFile file, const TokenTask& task, int64_t seed)
+      : file_(std::move(file)),
+        task_(task),
+        seed_(seed),
+        size_((file_.tokens() - (task.window() - task.length)) / task.length) {}
+  int64_t size() const override { return size_; }
+  SampleSpec spec() const override {
+    return {.input_shape = {task_.length},
+            .input_type = InputType::kInt64,
+            .target_shape = {task_.length},
+            .classes = task_.vocabulary,
+            .ignores = task_.masked};
+  }
+  std::string NameOf(int64_t index) const override {
+    return absl::StrCat("sample ", index, " (tokens from ", index * task_.length, " on in ",
+                        file_.path(), ")");
+  }
+  absl::Status Fill(int64_t epoch, int64_t index, void* inputs, int64_t* targets) const override {
+    std::vector<int64_t> window(static_cast<size_t>(task_.window()));
+    file_.Read(index * task_.length, task_.window(), window.data());
+    MakeTask(task_, window.data(),
+             SampleRandom(DeriveSeed(seed_, SeedPurpose::kAugmentation, {epoch, index, 0})),
+             static_cast<int64_t*>(inputs), targets);
+    return absl::OkStatus();
+  }
+
+ private:
+  const TokenFile file_;
+  const TokenTask task_;
+  const int64_t seed_;
+  const int64_t size_;
+};
+
+absl::StatusOr<TokenFile> FindTokenFile(const TrainConfig& config, DataSplit split) {
+  const std::vector<const char*> names =
+      split == DataSplit::kTrain ? std::vector{"train.bin"} : std::vector{"val.bin", "test.bin"};
+  const int token_bytes = config.data_token_type == "uint16" ? 2 : 4;
+  for (const char* name : names) {
+    absl::StatusOr<TokenFile> file =
+        TokenFile::Open(absl::StrCat(config.data_dir, "/", name), token_bytes);
+    if (!absl::IsNotFound(file.status())) return file;
+  }
+  return absl::NotFoundError(absl::StrCat(
+      config.data_dir, "/", names[0],
+      ": no such data file; [data] kind tokens needs train.bin and, for evaluation, test.bin or "
+      "val.bin (`ddprun tokens` makes them from text)"));
+}
+
+absl::Status CheckTokens(const TokenFile& file, const TokenTask& task) {
+  if (file.tokens() < task.window()) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        file.path(), ": holds ", file.tokens(), " tokens, one sample needs ", task.window(),
+        "; set a smaller [model] sequence_length, or check [data] "
+        "token_type"));
+  }
+  const int64_t place = file.FindAtLeast(task.vocabulary);
+  if (place == file.tokens()) return absl::OkStatus();
+  int64_t token = 0;
+  file.Read(place, 1, &token);
+  return absl::InvalidArgumentError(absl::StrCat(
+      file.path(), ": token ", token, " at byte ", place * file.token_bytes(), " (sample ",
+      place / task.length, "), but the vocabulary has the tokens 0 to ", task.vocabulary - 1,
+      "; set [model] vocab_size to at least ", token + 1, ", or check [data] token_type"));
+}
+
+}  // namespace
+
+DatasetOr OpenTokens(const TrainConfig& config, DataSplit split, const std::string& /*cache_dir*/) {
+  absl::StatusOr<TokenTask> task = ReadTokenTask(config);
+  if (!task.ok()) return task.status();
+  absl::StatusOr<TokenFile> file = FindTokenFile(config, split);
+  if (!file.ok()) return file.status();
+  if (task->vocabulary == 0) {
+    // The model does not say; its training data do.
+    absl::StatusOr<TokenFile> training = FindTokenFile(config, DataSplit::kTrain);
+    if (!training.ok()) return training.status();
+    task->vocabulary = training->LargestToken() + 1;
+  }
+  if (absl::Status status = CheckTokens(*file, *task); !status.ok()) return status;
+  return std::make_shared<const TokensDataset>(*std::move(file), *task, config.train_seed);
+}
+
+}  // namespace ddprun
