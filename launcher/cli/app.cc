@@ -36,6 +36,7 @@ Usage: NAME [run] [options] (train.cfg | -- program arguments…)
        NAME logs [options] [RUN_DIR|JOB_ID]
        NAME doctor [options]
        NAME ckpt ls|show|verify|export|convert|prune [options]
+       NAME tokens [options] FILE… -o OUTPUT
 )";
 
 constexpr char kCoordinatorHelp[] =
@@ -88,6 +89,19 @@ Exit code 0: nothing stands in the way; 1: there are problems.
 Usage: NAME doctor [options]
 )";
 
+constexpr char kTokensHelp[] =
+    R"(ddprun tokens makes files of tokens from text, for [data] kind = "tokens": one token for each byte (0 to
+255), and 256 at the end of each file. [model] vocab_size is then 257.
+
+Examples
+  NAME tokens book.txt -o train.bin
+      one file of tokens
+  NAME tokens *.txt -o text --test-fraction 0.1
+      text/train.bin, and text/test.bin with the last tenth of the tokens
+
+Usage: NAME tokens [options] FILE… -o OUTPUT
+)";
+
 constexpr char kCkptHelp[] =
     R"(ddprun ckpt looks after checkpoints, and turns weights into files for other programs and back.
 
@@ -123,6 +137,8 @@ unsigned BitOf(Command command) {
       return kForLogs;
     case Command::kDoctor:
       return kForDoctor;
+    case Command::kTokens:
+      return kForTokens;
     case Command::kCkpt:
       return kForCkpt;
     case Command::kRun:
@@ -205,6 +221,7 @@ std::string HelpText(Command command, const std::string& name) {
                      : command == Command::kLogs      ? kLogsHelp
                      : command == Command::kDoctor    ? kDoctorHelp
                      : command == Command::kCkpt      ? kCkptHelp
+                     : command == Command::kTokens    ? kTokensHelp
                                                       : kRunHelp;
   std::unique_ptr<CLI::App> app = MakeApp(command);
   app->formatter(std::make_shared<HelpFormatter>());

@@ -27,6 +27,7 @@ absl::Status ApplyTorchrunVariables(const std::map<std::string, std::string>& en
 
 // The same of `ckpt`.
 absl::Status CheckCkpt(const Options& options);
+absl::Status CheckTokens(const Options& options);
 
 // What the options given must not be together, or lack, for their command.
 absl::Status CheckCombination(const Options& options);

@@ -106,10 +106,10 @@ absl::StatusOr<std::vector<OutputTensor>> OutputsOf(const Weights& weights,
   return outputs;
 }
 
-absl::Status Write(const Weights& weights, const CkptOptions& options) {
-  const absl::StatusOr<std::vector<OutputTensor>> outputs = OutputsOf(weights, options);
+absl::Status Write(const Weights& weights, const Options& options) {
+  const absl::StatusOr<std::vector<OutputTensor>> outputs = OutputsOf(weights, options.ckpt);
   if (!outputs.ok()) return outputs.status();
-  OutputFiles files{options.output, options.shards, options.force, weights.metadata()};
+  OutputFiles files{options.output, options.ckpt.shards, options.force, weights.metadata()};
   files.metadata.try_emplace("format", "pt");  // what other readers of the format look for
   const absl::StatusOr<std::vector<std::string>> written = WriteTensors(*outputs, files);
   if (!written.ok()) return written.status();
@@ -162,7 +162,7 @@ absl::Status CkptExport(const Options& options) {
     if (!averaged.ok()) return averaged.status();
     if (absl::Status status = weights->Overlay(*std::move(averaged)); !status.ok()) return status;
   }
-  return Write(*weights, options.ckpt);
+  return Write(*weights, options);
 }
 
 absl::Status CkptConvert(const Options& options) {
@@ -170,7 +170,7 @@ absl::Status CkptConvert(const Options& options) {
   if (!place.ok()) return place.status();
   const absl::StatusOr<Weights> weights = OpenOf(*place, "model");
   if (!weights.ok()) return weights.status();
-  return Write(*weights, options.ckpt);
+  return Write(*weights, options);
 }
 
 }  // namespace ddprun::cli

@@ -212,6 +212,7 @@ absl::Status CheckCombination(const Options& o) {
   if (!addresses.ok()) return addresses;
   if (o.command == Command::kAgent) return CheckAgent(o);
   if (o.command == Command::kCkpt) return CheckCkpt(o);
+  if (o.command == Command::kTokens) return CheckTokens(o);
   if (o.command == Command::kLogs || o.command == Command::kDoctor) return absl::OkStatus();
   if (!o.config_path.empty() && !o.program.empty()) {
     return absl::InvalidArgumentError(

@@ -18,6 +18,7 @@ constexpr CommandWords kCommands[] = {
     {Command::kAgent, CkptAction::kNone, kForAgent, 1, "agent"},
     {Command::kLogs, CkptAction::kNone, kForLogs, 1, "logs"},
     {Command::kDoctor, CkptAction::kNone, kForDoctor, 1, "doctor"},
+    {Command::kTokens, CkptAction::kNone, kForTokens, 1, "tokens"},
 };
 
 constexpr CommandWords kCkptCommands[] = {

@@ -34,4 +34,7 @@ int RunLogs(const LogsOptions& options);
 // `ckpt`: 2 for what was typed wrongly, 1 for bad data. Signals have their usual effect.
 int RunCkpt(const Options& options);
 
+// `tokens`: files of tokens from text. Exit codes and signals as of ckpt.
+int RunTokens(const Options& options);
+
 }  // namespace ddprun::cli

@@ -43,6 +43,7 @@ OptionRowList PythonOnlyRows();
 OptionRowList RendezvousRows();
 OptionRowList LogsRows();
 OptionRowList CkptRows();
+OptionRowList TokensRows();
 OptionRowList OtherRows();
 
 // Stores what a value parser gave.

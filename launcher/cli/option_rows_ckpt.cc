@@ -44,12 +44,13 @@ OptionRowList CkptRows() {
          o->json = true;
          return absl::OkStatus();
        }},
-      {"-o,--output", "FILE", kWriters, kGroupCkpt,
-       "export, convert: the safetensors file to write",
-       [](OptionText v, Options* o) { return KeepText(v, &o->ckpt.output); }},
-      {"--force", "", kWriters, kGroupCkpt, "export, convert: replaces FILE where there is one",
+      {"-o,--output", "FILE", kWriters | kForTokens, kGroupCkpt,
+       "Where to write: the safetensors file (ckpt export, convert); the file of tokens, or the "
+       "folder for both (tokens)",
+       [](OptionText v, Options* o) { return KeepText(v, &o->output); }},
+      {"--force", "", kWriters | kForTokens, kGroupCkpt, "Replaces FILE where there is one",
        [](OptionText, Options* o) {
-         o->ckpt.force = true;
+         o->force = true;
          return absl::OkStatus();
        }},
       {"--ema", "", kForCkptExport, kGroupCkpt,
@@ -97,11 +98,11 @@ absl::Status CheckCkpt(const Options& o) {
   if (c.action != CkptAction::kVerify && c.words.size() > 1) {
     return bad(c.words[1] + ": one at a time, and " + c.words[0] + " is given");
   }
-  if (writes && c.output.empty()) {
+  if (writes && o.output.empty()) {
     return bad("--output: missing; where to write: -o FILE.safetensors");
   }
-  if (writes && !absl::EndsWith(c.output, ".safetensors")) {
-    return bad("--output " + c.output + ": the file's name must end in .safetensors");
+  if (writes && !absl::EndsWith(o.output, ".safetensors")) {
+    return bad("--output " + o.output + ": the file's name must end in .safetensors");
   }
   if (c.action == CkptAction::kPrune && !c.keep) {
     return bad("--keep: missing; how many checkpoints stay? ddprun ckpt prune --keep 3");

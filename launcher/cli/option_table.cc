@@ -49,7 +49,7 @@ const std::vector<OptionRow>& OptionRows() {
     auto* all = new std::vector<OptionRow>(WhatRows());
     for (const auto& part : {WhereRows(), FailureRows(), WatchRows(), NodeRows(), ClusterRows(),
                              SecurityRows(), TorchrunRows(), RendezvousRows(), PythonOnlyRows(),
-                             LogsRows(), DoctorRows(), CkptRows(), OtherRows()}) {
+                             LogsRows(), DoctorRows(), CkptRows(), TokensRows(), OtherRows()}) {
       all->insert(all->end(), part.begin(), part.end());
     }
     return all;

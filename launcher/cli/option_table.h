@@ -24,6 +24,7 @@ enum CommandSet : unsigned {
   kForCkptExport = 256,
   kForCkptConvert = 512,
   kForCkptPrune = 1024,
+  kForTokens = 4096,
   kForCkpt = kForCkptList | kForCkptShow | kForCkptVerify | kForCkptExport | kForCkptConvert |
              kForCkptPrune,
 };

@@ -17,7 +17,7 @@ namespace ddprun::cli {
 namespace {
 
 struct Split {
-  std::vector<std::string> words;    // of logs and ckpt
+  std::vector<std::string> words;    // of logs, ckpt and tokens
   std::vector<std::string> options;  // "--name" or "--name=value", spelled as in the table
   std::string config_path;
   std::vector<std::string> program;
@@ -107,10 +107,10 @@ absl::StatusOr<Split> SplitArguments(const std::vector<std::string>& arguments,
   Split split;
   for (size_t i = own.words; i < arguments.size(); ++i) {
     const std::string& argument = arguments[i];
-    const bool takes_words = (command & (kForLogs | kForCkpt)) != 0;
+    const bool takes_words = (command & (kForLogs | kForCkpt | kForTokens)) != 0;
     if (argument == "--" && takes_words) {
       return absl::InvalidArgumentError(
-          absl::StrCat("--: ", own.name, " runs no program; give a run folder or a job id"));
+          absl::StrCat("--: ", own.name, " runs no program; what it reads is named without --"));
     }
     const bool option = !argument.empty() && argument[0] == '-' && argument != "--";
     if (command == kForDoctor && !option) {
@@ -180,6 +180,8 @@ absl::StatusOr<Options> ParseCommandLine(const std::vector<std::string>& argumen
   }
   if (options.command == Command::kCkpt) {
     options.ckpt.words = split->words;
+  } else if (options.command == Command::kTokens) {
+    options.tokens.inputs = split->words;
   } else if (!split->words.empty()) {
     options.logs.run = split->words[0];
   }

@@ -1,9 +1,9 @@
 // What was typed: argv → Options, or one clear error. Pure: looks at nothing but its arguments.
 //
 // `ddprun [run] [options] (train.cfg | program args… | -- program args…)`, `ddprun coordinator …`,
-// `ddprun agent …`, `ddprun logs …`, `ddprun ckpt ls …`. The first positional argument that does not end in .cfg is a
-// program in torchrun's way; it and everything behind it are the program's own, untouched, as is
-// all behind
+// `ddprun agent …`, `ddprun logs …`, `ddprun ckpt ls …`, `ddprun tokens …`. The first positional
+// argument that does not end in .cfg is a program in torchrun's way; it and everything behind it
+// are the program's own, untouched, as is all behind
 // `--`. Options may be written --like-this or --like_this, with `=value` or ` value`.
 // Errors are INVALID_ARGUMENT and name the option (or PET_ variable), the value and the fix.
 #pragma once
@@ -20,7 +20,7 @@
 
 namespace ddprun::cli {
 
-enum class Command { kRun, kCoordinator, kAgent, kLogs, kDoctor, kCkpt, kHelp, kVersion };
+enum class Command { kRun, kCoordinator, kAgent, kLogs, kDoctor, kCkpt, kTokens, kHelp, kVersion };
 enum class CkptAction { kNone, kList, kShow, kVerify, kExport, kConvert, kPrune };
 
 struct Processes {
@@ -83,14 +83,19 @@ struct DoctorOptions {
 struct CkptOptions {
   CkptAction action = CkptAction::kNone;
   std::vector<std::string> words;  // steps, paths
-  std::string output;
-  bool force = false;
   bool ema = false;
   std::string dtype;                                         // as in safetensors; "": unchanged
   std::vector<std::pair<std::string, std::string>> renames;  // from, to
   std::string stripped_prefix;
   uint32_t shards = 1;
   std::optional<uint32_t> keep;
+};
+
+// `ddprun tokens`; -o and --force are Options::output and Options::force.
+struct TokensOptions {
+  std::vector<std::string> inputs;
+  int token_bytes = 2;
+  double test_fraction = 0;  // 0: one file; else a folder with train.bin and test.bin
 };
 
 struct Options {
@@ -174,7 +179,10 @@ struct Options {
   LogsOptions logs;
   DoctorOptions doctor;
   CkptOptions ckpt;
-  bool json = false;  // of doctor and ckpt
+  TokensOptions tokens;
+  std::string output;  // of ckpt and tokens: where they write
+  bool force = false;  // of both: what is there is replaced
+  bool json = false;   // of doctor and ckpt
 };
 
 // `arguments` without the program's own name; `name` is shown in help texts. `environment`: its

@@ -53,8 +53,7 @@ class ExamplesTest : public ::testing::Test {
 };
 
 TEST_F(ExamplesTest, Resnet18OnCifar10) {
-  RunExample("resnet18_cifar",
-             {absl::StrCat("data.dir=", data_, "/cifar10"), "data.batch_size=4"});
+  RunExample("resnet18_cifar", {absl::StrCat("data.dir=", data_, "/cifar10"), "data.batch_size=4"});
 }
 
 TEST_F(ExamplesTest, Resnet50OnAFolderOfPictures) {

@@ -15,13 +15,13 @@
 
 namespace ddprun {
 
-class TemporaryFolder {
+class DataFolder {
  public:
-  TemporaryFolder() {
+  DataFolder() {
     std::string pattern = ::testing::TempDir() + "data_XXXXXX";
     path_ = mkdtemp(pattern.data());
   }
-  ~TemporaryFolder() { std::filesystem::remove_all(path_); }
+  ~DataFolder() { std::filesystem::remove_all(path_); }
   const std::string& path() const { return path_; }
 
  private:

@@ -52,7 +52,7 @@ class DataKindsTest : public ::testing::Test {
     return std::string(Open(split).status().message());
   }
 
-  TemporaryFolder folder_;
+  DataFolder folder_;
   TrainConfig config_;
 };
 
