@@ -97,7 +97,9 @@ TEST(LoaderTest, KeptBatchesStayAsTheyAre) {
     std::vector<int64_t> former;
     Batch former_batch;
     for (Batch batch = *loader.Next(); batch.inputs.defined(); batch = *loader.Next()) {
-      if (former_batch.inputs.defined()) EXPECT_EQ(FirstColumn(former_batch), former);
+      if (former_batch.inputs.defined()) {
+        EXPECT_EQ(FirstColumn(former_batch), former);
+      }
       former = FirstColumn(batch);
       former_batch = batch;
     }
@@ -132,8 +134,9 @@ TEST(LoaderTest, ABrokenSampleIsTheErrorOfItsBatchAlone) {
         ASSERT_FALSE(next.ok());
         EXPECT_THAT(std::string(next.status().message()),
                     HasSubstr(absl::StrCat("sample ", batch * 10 + 3)));
-        if (throws)
+        if (throws) {
           EXPECT_THAT(std::string(next.status().message()), HasSubstr("the decoder gave up"));
+        }
       }
       EXPECT_FALSE((*loader.Next()).inputs.defined());
     }
@@ -313,7 +316,9 @@ TEST(StagedLoaderTest, BatchesArriveWholeOnADeviceThatIsLate) {
         });
         expected += count;
       }
-      if (taken == 200) EXPECT_FALSE((*loader.Next()).inputs.defined());
+      if (taken == 200) {
+        EXPECT_FALSE((*loader.Next()).inputs.defined());
+      }
     }
     queue->RunAll();
   }

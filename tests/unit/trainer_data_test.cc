@@ -16,6 +16,7 @@
 #include "worker/checkpoint/tensor_format.h"
 #include "worker/data/idx_store.h"
 #include "worker/data/loader.h"
+#include "worker/data/pixel_statistics.h"
 #include "worker/model/model.h"
 #include "worker/trainer/evaluate.h"
 #include "worker/trainer/metrics.h"
