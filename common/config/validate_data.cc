@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
+#include "common/config/data_checks.h"
 #include "common/config/train_config.h"
 #include "common/idx.h"
 
@@ -40,24 +41,6 @@ absl::Status CheckModelInput(const TrainConfig& config, const IdxFiles& files,
   return absl::OkStatus();
 }
 
-absl::Status CheckCounts(const TrainConfig& config, const std::string& file, int64_t samples,
-                         int world_size) {
-  if (samples < world_size) {
-    return absl::InvalidArgumentError(absl::StrCat(file, ": holds ", samples, " samples for ",
-                                                   world_size, " ranks; start at most ", samples,
-                                                   " (--nproc)"));
-  }
-  if (StepsPerEpoch(config, samples, world_size) < 1) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(file, ": holds ", samples, " samples, which gives ", world_size,
-                     " ranks no whole update of batch_size ", config.data_batch_size,
-                     " x accumulation_steps ", config.train_accumulation_steps,
-                     ", and drop_last = true drops the rest; make batch_size or --nproc smaller, "
-                     "or set drop_last = false"));
-  }
-  return absl::OkStatus();
-}
-
 }  // namespace
 
 int64_t StepsPerEpoch(const TrainConfig& config, int64_t samples, int world_size) {
@@ -69,6 +52,30 @@ int64_t StepsPerEpoch(const TrainConfig& config, int64_t samples, int world_size
   // The tail of an epoch that is shorter than accumulation_steps batches is an update too (TR8),
   // unless there is nothing in it.
   return ceil_div(batches, config.train_accumulation_steps);
+}
+
+absl::Status CheckSampleCount(const TrainConfig& config, const std::string& what, int64_t samples,
+                              int world_size) {
+  if (samples < world_size) {
+    return absl::InvalidArgumentError(absl::StrCat(what, ": holds ", samples, " samples for ",
+                                                   world_size, " ranks; start at most ", samples,
+                                                   " (--nproc)"));
+  }
+  if (StepsPerEpoch(config, samples, world_size) < 1) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(what, ": holds ", samples, " samples, which gives ", world_size,
+                     " ranks no whole update of batch_size ", config.data_batch_size,
+                     " x accumulation_steps ", config.train_accumulation_steps,
+                     ", and drop_last = true drops the rest; make batch_size or --nproc smaller, "
+                     "or set drop_last = false"));
+  }
+  return absl::OkStatus();
+}
+
+bool IsCheckedWithoutTorch(const TrainConfig& config) {
+  return config.data_kind == "idx" &&
+         std::any_of(std::begin(kModelInputs), std::end(kModelInputs),
+                     [&](const ModelInput& input) { return config.model_name == input.model; });
 }
 
 absl::Status ValidateData(const TrainConfig& config, int world_size) {
@@ -86,7 +93,7 @@ absl::Status ValidateData(const TrainConfig& config, int world_size) {
     if (absl::Status status = CheckModelInput(config, *files, *arrays); !status.ok()) return status;
     if (split == Split::kTest) continue;
     if (absl::Status status =
-            CheckCounts(config, files->images, arrays->images.shape[0], world_size);
+            CheckSampleCount(config, files->images, arrays->images.shape[0], world_size);
         !status.ok()) {
       return status;
     }

@@ -37,6 +37,7 @@ Usage: NAME [run] [options] (train.cfg | -- program arguments…)
        NAME doctor [options]
        NAME ckpt ls|show|verify|export|convert|prune [options]
        NAME tokens [options] FILE… -o OUTPUT
+       NAME plan [options] train.cfg
 )";
 
 constexpr char kCoordinatorHelp[] =
@@ -102,6 +103,19 @@ Examples
 Usage: NAME tokens [options] FILE… -o OUTPUT
 )";
 
+constexpr char kPlanHelp[] =
+    R"(ddprun plan says what a train.cfg would take, and starts nothing: parameters, memory of a rank by kind,
+samples and steps, communication, learning rates, and what would take less memory.
+
+Examples
+  NAME plan --nproc 8 train.cfg
+      for 8 ranks; the model is computed here on the CPU with one and two samples
+  NAME plan --nproc 8 train.cfg --set data.batch_size=256
+      with one key of train.cfg changed
+
+Usage: NAME plan [options] train.cfg
+)";
+
 constexpr char kCkptHelp[] =
     R"(ddprun ckpt looks after checkpoints, and turns weights into files for other programs and back.
 
@@ -141,6 +155,8 @@ unsigned BitOf(Command command) {
       return kForTokens;
     case Command::kCkpt:
       return kForCkpt;
+    case Command::kPlan:
+      return kForPlan;
     case Command::kRun:
     case Command::kHelp:
     case Command::kVersion:
@@ -222,6 +238,7 @@ std::string HelpText(Command command, const std::string& name) {
                      : command == Command::kDoctor    ? kDoctorHelp
                      : command == Command::kCkpt      ? kCkptHelp
                      : command == Command::kTokens    ? kTokensHelp
+                     : command == Command::kPlan      ? kPlanHelp
                                                       : kRunHelp;
   std::unique_ptr<CLI::App> app = MakeApp(command);
   app->formatter(std::make_shared<HelpFormatter>());

@@ -213,6 +213,10 @@ absl::Status CheckCombination(const Options& o) {
   if (o.command == Command::kAgent) return CheckAgent(o);
   if (o.command == Command::kCkpt) return CheckCkpt(o);
   if (o.command == Command::kTokens) return CheckTokens(o);
+  if (o.command == Command::kPlan && !o.program.empty()) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        o.program[0], ": plan is for a train.cfg; nobody can tell what a program will take"));
+  }
   if (o.command == Command::kLogs || o.command == Command::kDoctor) return absl::OkStatus();
   if (!o.config_path.empty() && !o.program.empty()) {
     return absl::InvalidArgumentError(
@@ -222,6 +226,9 @@ absl::Status CheckCombination(const Options& o) {
     return absl::InvalidArgumentError(
         "--listen: missing; ddprun coordinator --listen HOST:PORT … (port 0 lets the system "
         "choose)");
+  }
+  if (o.command == Command::kPlan && o.config_path.empty()) {
+    return absl::InvalidArgumentError("plan: plan what? ddprun plan --nproc 4 train.cfg");
   }
   if (!o.resume && o.config_path.empty() && o.program.empty()) {
     return absl::InvalidArgumentError(

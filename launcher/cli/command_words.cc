@@ -19,6 +19,7 @@ constexpr CommandWords kCommands[] = {
     {Command::kLogs, CkptAction::kNone, kForLogs, 1, "logs"},
     {Command::kDoctor, CkptAction::kNone, kForDoctor, 1, "doctor"},
     {Command::kTokens, CkptAction::kNone, kForTokens, 1, "tokens"},
+    {Command::kPlan, CkptAction::kNone, kForPlan, 1, "plan"},
 };
 
 constexpr CommandWords kCkptCommands[] = {
@@ -33,8 +34,8 @@ constexpr size_t kCkptPrefix = 5;  // "ckpt "
 
 // Commands of the documents that this version does not have. Running a program of that name instead
 // would be a surprise (there is a /bin/ps).
-constexpr std::array<std::string_view, 8> kLaterCommands = {"daemon", "submit", "ps",   "status",
-                                                            "attach", "stop",   "plan", "tune"};
+constexpr std::array<std::string_view, 7> kLaterCommands = {"daemon", "submit", "ps",  "status",
+                                                            "attach", "stop",   "tune"};
 
 absl::StatusOr<CommandWords> FindCkpt(const std::vector<std::string>& arguments) {
   CommandWords all{Command::kCkpt, CkptAction::kNone, kForCkpt, 1, "ckpt"};

@@ -31,6 +31,9 @@ int RunDoctor(const Options& options);
 // `logs`: shows what workers have printed; touches nothing. Signals have their usual effect.
 int RunLogs(const LogsOptions& options);
 
+// `plan`: says what a train.cfg would take. Signals have their usual effect.
+int ShowPlan(const Options& options, const Surroundings& here);
+
 // `ckpt`: 2 for what was typed wrongly, 1 for bad data. Signals have their usual effect.
 int RunCkpt(const Options& options);
 

@@ -54,6 +54,9 @@ int main(int argc, char** argv) {
   if (options->command == Command::kLogs) return ddprun::cli::RunLogs(options->logs);
   if (options->command == Command::kDoctor) return ddprun::cli::RunDoctor(*options);
   if (options->command == Command::kTokens) return ddprun::cli::RunTokens(*options);
+  if (options->command == Command::kPlan) {
+    return ddprun::cli::ShowPlan(*options, ddprun::cli::LookAround(command_line));
+  }
   if (options->command == Command::kCkpt) return ddprun::cli::RunCkpt(*options);
   std::vector<int> signals = options->stop_signals.value_or(ddprun::cli::kStopSignals);
   const std::vector<int> forwarded = options->forwarded_signals.value_or(std::vector<int32_t>{});

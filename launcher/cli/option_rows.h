@@ -13,7 +13,8 @@ namespace ddprun::cli {
 
 inline constexpr unsigned kJobCommands = kForRun | kForCoordinator;
 inline constexpr unsigned kAllCommands = kForRun | kForCoordinator | kForAgent;
-inline constexpr unsigned kEveryCommand = kAllCommands | kForLogs | kForDoctor | kForCkpt;
+inline constexpr unsigned kEveryCommand =
+    kAllCommands | kForLogs | kForDoctor | kForCkpt | kForPlan;
 
 // Headings of the help, in its order.
 inline constexpr char kGroupWhat[] = "What to run";

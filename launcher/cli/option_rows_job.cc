@@ -18,7 +18,7 @@ absl::Status SetDevice(OptionText text, Options* o) {
 
 OptionRowList WhatRows() {
   return {
-      {"--nproc,--nproc-per-node", "N|gpu|cpu|auto", kAllCommands, kGroupWhat,
+      {"--nproc,--nproc-per-node", "N|gpu|cpu|auto", kAllCommands | kForPlan, kGroupWhat,
        "Worker processes on each node: a number, one for each GPU, one for each core, or auto "
        "(GPUs, else cores). Default 1",
        [](OptionText v, Options* o) { return StoreOption(ParseProcesses(v), &o->processes); },
@@ -29,7 +29,7 @@ OptionRowList WhatRows() {
       {"--gpus", "LIST", kJobCommands, kGroupWhat,
        "The GPUs to use, as indices or UUIDs, for example 0,2. Default: all that are visible",
        [](OptionText v, Options* o) { return StoreOption(ParseGpus(v), &o->gpus); }},
-      {"--set", "SECTION.KEY=VALUE", kJobCommands, kGroupWhat,
+      {"--set", "SECTION.KEY=VALUE", kJobCommands | kForPlan, kGroupWhat,
        "Overrides a key of train.cfg, for example train.lr=0.01; may repeat",
        [](OptionText v, Options* o) {
          o->overrides.push_back(v);

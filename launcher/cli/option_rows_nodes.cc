@@ -64,7 +64,7 @@ absl::Status SetPeers(OptionText text, Options* o) {
 
 OptionRowList NodeRows() {
   return {
-      {"--nnodes", "N|MIN:MAX", kJobCommands, kGroupNodes,
+      {"--nnodes", "N|MIN:MAX", kJobCommands | kForPlan, kGroupNodes,
        "Number of nodes. Default 1. More: the same command with --coordinator on each node, or "
        "--hosts, or srun",
        [](OptionText v, Options* o) { return SetNodes(v, o); }, "NNODES"},
@@ -151,7 +151,7 @@ OptionRowList DoctorRows() {
       {"--peers", "LIST", kForDoctor, kGroupDoctor,
        "Hosts to compare this machine with, by ssh: a,b",
        [](OptionText v, Options* o) { return SetPeers(v, o); }},
-      {"--json", "", kForDoctor, kGroupDoctor, "Prints JSON, one object",
+      {"--json", "", kForDoctor | kForPlan, kGroupDoctor, "Prints JSON, one object",
        [](OptionText, Options* o) {
          o->json = true;
          return absl::OkStatus();

@@ -25,6 +25,7 @@ enum CommandSet : unsigned {
   kForCkptConvert = 512,
   kForCkptPrune = 1024,
   kForTokens = 4096,
+  kForPlan = 2048,
   kForCkpt = kForCkptList | kForCkptShow | kForCkptVerify | kForCkptExport | kForCkptConvert |
              kForCkptPrune,
 };

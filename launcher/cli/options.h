@@ -1,7 +1,7 @@
 // What was typed: argv → Options, or one clear error. Pure: looks at nothing but its arguments.
 //
 // `ddprun [run] [options] (train.cfg | program args… | -- program args…)`, `ddprun coordinator …`,
-// `ddprun agent …`, `ddprun logs …`, `ddprun ckpt ls …`, `ddprun tokens …`. The first positional
+// `ddprun agent …`, `ddprun logs …`, `ddprun ckpt ls …`, `ddprun tokens …`, `ddprun plan …`. The first positional
 // argument that does not end in .cfg is a program in torchrun's way; it and everything behind it
 // are the program's own, untouched, as is all behind
 // `--`. Options may be written --like-this or --like_this, with `=value` or ` value`.
@@ -20,7 +20,7 @@
 
 namespace ddprun::cli {
 
-enum class Command { kRun, kCoordinator, kAgent, kLogs, kDoctor, kCkpt, kTokens, kHelp, kVersion };
+enum class Command { kRun, kCoordinator, kAgent, kLogs, kDoctor, kCkpt, kTokens, kPlan, kHelp, kVersion };
 enum class CkptAction { kNone, kList, kShow, kVerify, kExport, kConvert, kPrune };
 
 struct Processes {
@@ -182,7 +182,7 @@ struct Options {
   TokensOptions tokens;
   std::string output;  // of ckpt and tokens: where they write
   bool force = false;  // of both: what is there is replaced
-  bool json = false;   // of doctor and ckpt
+  bool json = false;   // of doctor, ckpt and plan
 };
 
 // `arguments` without the program's own name; `name` is shown in help texts. `environment`: its

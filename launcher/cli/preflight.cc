@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
+#include "common/config/data_checks.h"
 #include "common/config/train_config.h"
 #include "common/files.h"
 #include "launcher/cli/job_facts.h"
@@ -146,12 +147,7 @@ absl::Status PlanTraining(Planning& p) {
     absl::Status same = CompareForResume(p.previous->config, *config);
     if (!same.ok()) return same;
   }
-  const std::string worker = JoinPath(p.here.binary_folder, "ddp-worker");
-  if (!FindProgram(worker, "", "/").ok()) {
-    return absl::InvalidArgumentError(absl::StrCat("the trainer ", worker,
-                                                   " is missing: run ./scripts/build.sh, which "
-                                                   "builds it (a program of your own needs none)"));
-  }
+  if (absl::Status worker = HaveTrainer(p.here); !worker.ok()) return worker;
   p.plan.spec.set_train_config_json(ToJson(*config));
   p.plan.spec.set_checkpoints_kept(static_cast<uint32_t>(config->checkpoint_keep));
   p.plan.spec.set_needs_shared_run_dir(true);
@@ -253,6 +249,14 @@ absl::Status CheckWishedAddress(const Options& o, v1::Launching launching) {
 
 }  // namespace
 
+absl::Status HaveTrainer(const Surroundings& here) {
+  const std::string worker = JoinPath(here.binary_folder, "ddp-worker");
+  if (FindProgram(worker, "", "/").ok()) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat("the trainer ", worker,
+                                                 " is missing: run ./scripts/build.sh, which "
+                                                 "builds it (a program of your own needs none)"));
+}
+
 absl::StatusOr<RunPlan> PlanRun(const Options& options, const Surroundings& here) {
   Planning p{options, here, {}, {}, {}, {}};
   absl::Status status = ChooseFolder(p);
@@ -280,8 +284,12 @@ absl::StatusOr<RunPlan> PlanRun(const Options& options, const Surroundings& here
   NoteResume(p);
   if (p.config) {
     const uint32_t world = p.plan.world_size != 0 ? p.plan.world_size : p.plan.spec.nodes_min();
-    status = ValidateData(*p.config, static_cast<int>(world));
-    if (!status.ok()) return status;
+    if (IsCheckedWithoutTorch(*p.config)) {
+      status = ValidateData(*p.config, static_cast<int>(world));
+      if (!status.ok()) return status;
+    } else {
+      p.plan.ranks_to_check = world;
+    }
   }
   p.plan.job_facts_json = JobFacts(p.plan, here);
   return std::move(p.plan);

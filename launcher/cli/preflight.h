@@ -48,11 +48,16 @@ struct RunPlan {
   std::vector<std::string> notes;      // what a person should know, one line each
   std::vector<std::string> variables;  // NAME=VALUE that we add to the environment
   placement::NodePlan places;          // of the workers on this machine, where it runs any
+  // Data and model are to be looked at by ddp-worker --check for so many ranks; 0: they have been.
+  uint32_t ranks_to_check = 0;
   // The run was resumed, and has nothing left to do: the line that says so; else "".
   std::string already_done;
 };
 
 absl::StatusOr<RunPlan> PlanRun(const Options& options, const Surroundings& here);
+
+// INVALID_ARGUMENT when ddp-worker is not beside ddprun.
+absl::Status HaveTrainer(const Surroundings& here);
 
 // What workers get of this process's environment where this node is a member of a job that was
 // typed here too: with what ddprun adds to it.

@@ -22,6 +22,7 @@
 #include "launcher/cli/run_dir.h"
 #include "launcher/cli/signals.h"
 #include "launcher/cli/slurm_cluster.h"
+#include "launcher/cli/worker_question.h"
 #include "launcher/console/console.h"
 #include "launcher/coordinator/server.h"
 #include "launcher/net/address.h"
@@ -333,6 +334,10 @@ int RunJob(const Options& typed, const Surroundings& here) {
   if (!plan->already_done.empty()) {
     std::fprintf(stderr, "ddprun: %s\n", plan->already_done.c_str());
     return not_started(0);
+  }
+  if (const int bad = CheckByWorker(*plan, here, options.stop_signals.value_or(kStopSignals));
+      bad != 0) {
+    return not_started(bad);
   }
   if (options.dry_run) {
     std::fputs(DryRunText(options, *plan, here, *cluster).c_str(), stdout);

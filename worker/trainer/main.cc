@@ -1,6 +1,7 @@
 // ddp-worker: the built-in trainer, one process a rank. Started by ddprun; by hand (`ddp-worker
 // train.cfg`) it trains as rank 0 of 1; `ddp-worker --version` shows LibTorch's version, and thus
-// that all libraries are found; `ddp-worker --export-torchscript` writes a trained module. Exit
+// that all libraries are found; `--export-torchscript` writes a trained module; `--check N` and
+// `--plan N` answer questions (plan_modes.h). Exit
 // code 0 when the work is done, 1 after an error that was reported.
 #include <malloc.h>
 #include <torch/torch.h>
@@ -17,6 +18,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "worker/trainer/export_torchscript.h"
+#include "worker/trainer/plan_modes.h"
 #include "worker/trainer/session.h"
 #include "worker/trainer/trainer.h"
 
@@ -124,6 +126,11 @@ int Main(int argc, char** argv) {
   }
   if (argc >= 2 && std::string_view(argv[1]) == "--export-torchscript") {
     return RunExport({argv + 2, argv + argc});
+  }
+  if (argc == 3 &&
+      (std::string_view(argv[1]) == "--check" || std::string_view(argv[1]) == "--plan")) {
+    SetThreads();
+    return RunPlanMode(argv[1], argv[2]);
   }
   ddprun_handle* client = nullptr;
   if (ddprun_init(&client) != 0) {
