@@ -41,6 +41,20 @@ absl::Status CheckModelInput(const TrainConfig& config, const IdxFiles& files,
   return absl::OkStatus();
 }
 
+int64_t ClassesOf(const IdxSplit& split) {
+  const auto& labels = split.labels.data;
+  return int64_t{1} + *std::max_element(labels.begin(), labels.end());
+}
+
+absl::Status CheckLabels(const TrainConfig& config, const IdxFiles& files, const IdxSplit& split,
+                         int64_t classes) {
+  const auto& labels = split.labels.data;
+  const auto bad =
+      std::find_if(labels.begin(), labels.end(), [&](uint8_t label) { return label >= classes; });
+  if (bad == labels.end()) return absl::OkStatus();
+  return CheckLabel(config, files.labels, bad - labels.begin(), *bad, classes);
+}
+
 }  // namespace
 
 int64_t StepsPerEpoch(const TrainConfig& config, int64_t samples, int world_size) {
@@ -72,6 +86,24 @@ absl::Status CheckSampleCount(const TrainConfig& config, const std::string& what
   return absl::OkStatus();
 }
 
+int64_t ClassesFor(const TrainConfig& config, int64_t classes_of_training_data) {
+  return config.model_classes > 0 ? config.model_classes : classes_of_training_data;
+}
+
+absl::Status CheckLabel(const TrainConfig& config, const std::string& file, int64_t index,
+                        int64_t label, int64_t classes) {
+  if (label >= 0 && label < classes) return absl::OkStatus();
+  const std::string begin = absl::StrCat(file, ": label ", label, " of sample ", index, ", but ");
+  if (config.model_classes > 0) {
+    return absl::InvalidArgumentError(absl::StrCat(begin, "[model] classes is ", classes,
+                                                   " (labels 0 to ", classes - 1,
+                                                   "); set it to at least ", label + 1));
+  }
+  return absl::InvalidArgumentError(absl::StrCat(begin, "the training data have ", classes,
+                                                 " classes (labels 0 to ", classes - 1,
+                                                 "); set [model] classes if the model has more"));
+}
+
 bool IsCheckedWithoutTorch(const TrainConfig& config) {
   return config.data_kind == "idx" &&
          std::any_of(std::begin(kModelInputs), std::end(kModelInputs),
@@ -85,12 +117,17 @@ absl::Status ValidateData(const TrainConfig& config, int world_size) {
   }
   std::vector<Split> splits = {Split::kTrain};
   if (config.train_evaluate) splits.push_back(Split::kTest);
+  int64_t classes = 0;
   for (Split split : splits) {
     absl::StatusOr<IdxFiles> files = FindIdxFiles(config.data_dir, split);
     if (!files.ok()) return files.status();
     absl::StatusOr<IdxSplit> arrays = ReadIdxSplit(*files);
     if (!arrays.ok()) return arrays.status();
     if (absl::Status status = CheckModelInput(config, *files, *arrays); !status.ok()) return status;
+    if (split == Split::kTrain) classes = ClassesFor(config, ClassesOf(*arrays));
+    if (absl::Status status = CheckLabels(config, *files, *arrays, classes); !status.ok()) {
+      return status;
+    }
     if (split == Split::kTest) continue;
     if (absl::Status status =
             CheckSampleCount(config, files->images, arrays->images.shape[0], world_size);

@@ -14,7 +14,7 @@ namespace ddprun::cli {
 inline constexpr unsigned kJobCommands = kForRun | kForCoordinator;
 inline constexpr unsigned kAllCommands = kForRun | kForCoordinator | kForAgent;
 inline constexpr unsigned kEveryCommand =
-    kAllCommands | kForLogs | kForDoctor | kForCkpt | kForPlan;
+    kAllCommands | kForLogs | kForDoctor | kForCkpt | kForPlan | kForTokens;
 
 // Headings of the help, in its order.
 inline constexpr char kGroupWhat[] = "What to run";
@@ -29,6 +29,7 @@ inline constexpr char kGroupTorchrun[] =
 inline constexpr char kGroupLogs[] = "What to show";
 inline constexpr char kGroupDoctor[] = "What to look at";
 inline constexpr char kGroupCkpt[] = "What to show or write";
+inline constexpr char kGroupTokens[] = "Tokens";
 inline constexpr char kGroupOther[] = "Other";
 
 OptionRowList WhatRows();

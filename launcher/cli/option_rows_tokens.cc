@@ -8,7 +8,7 @@ namespace ddprun::cli {
 
 OptionRowList TokensRows() {
   return {
-      {"--type", "uint16|uint32", kForTokens, kGroupCkpt,
+      {"--type", "uint16|uint32", kForTokens, kGroupTokens,
        "How a token is written ([data] token_type). Default uint16",
        [](OptionText v, Options* o) -> absl::Status {
          if (v != "uint16" && v != "uint32") {
@@ -17,7 +17,7 @@ OptionRowList TokensRows() {
          o->tokens.token_bytes = v == "uint16" ? 2 : 4;
          return absl::OkStatus();
        }},
-      {"--test-fraction", "SHARE", kForTokens, kGroupCkpt,
+      {"--test-fraction", "SHARE", kForTokens, kGroupTokens,
        "OUTPUT is a folder: test.bin gets this share of the tokens, from the end, train.bin the "
        "rest",
        [](OptionText v, Options* o) -> absl::Status {

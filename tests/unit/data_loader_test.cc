@@ -80,13 +80,16 @@ TEST(LoaderTest, LargeBatchesAreMadeInPiecesAndInOrder) {
 }
 
 TEST(LoaderTest, TheRingIsBounded) {
+  const auto ring = [](int64_t width, const LoaderOptions& options) {
+    return Loader::RingBytes(NumberedDataset(64, width).spec(), options);
+  };
+  EXPECT_EQ(ring(1, {.batch_size = 10, .threads = 4}), 8 * 10 * (4 + 8)) << "two a thread";
+  EXPECT_EQ(ring(1, {.batch_size = 10, .threads = 0}), 10 * (4 + 8));
   // 64 MB a batch: four fit, not the eight of four threads.
-  const auto large = std::make_shared<NumberedDataset>(64, 1'000'000);
-  EXPECT_LE(Loader(large, 16, 4).ring_bytes(), Loader::kRingBytesMax);
-  EXPECT_GE(Loader(large, 16, 4).ring_bytes(), 2 * 64'000'000);
+  EXPECT_EQ(ring(1'000'000, {.batch_size = 16, .threads = 4}), 4 * 16 * (4'000'000 + 8));
   // Batches that are larger than the bound: one is used while the next one is made.
-  const auto huge = std::make_shared<NumberedDataset>(64, 20'000'000);
-  EXPECT_LE(Loader(huge, 4, 4).ring_bytes(), 2 * 4 * (80'000'000 + 8));
+  EXPECT_EQ(ring(80'000'000, {.batch_size = 1, .threads = 4}), 2 * (320'000'000 + 8));
+  EXPECT_EQ(ring(80'000'000, {.batch_size = 1, .threads = 4, .kept = 2}), 3 * (320'000'000 + 8));
 }
 
 TEST(LoaderTest, KeptBatchesStayAsTheyAre) {

@@ -140,6 +140,15 @@ TEST_F(IdxTest, ValidateDataNamesTheFileAndTheFix) {
   Write("train-labels-idx1-ubyte.gz", Gzip(IdxBytes({100}, 100, 12)));
   EXPECT_THAT(ValidateError(1),
               HasSubstr("label 12 of sample 0, but model simple_cnn has 10 classes"));
+  Write("train-labels-idx1-ubyte.gz", Gzip(IdxBytes({100}, 100, 4)));
+  Write("t10k-labels-idx1-ubyte.gz", Gzip(IdxBytes({10}, 10, 5)));
+  EXPECT_THAT(ValidateError(1),
+              HasSubstr("t10k-labels-idx1-ubyte.gz: label 5 of sample 0, but the training data "
+                        "have 5 classes (labels 0 to 4); set [model] classes"));
+  EXPECT_EQ(ValidateError(1, {"model.classes=6"}), "no error");
+  EXPECT_THAT(
+      ValidateError(1, {"model.classes=3"}),
+      HasSubstr("train-labels-idx1-ubyte.gz: label 4 of sample 0, but [model] classes is 3"));
   Write("train-images-idx3-ubyte.gz", Gzip(IdxBytes({100, 8, 8}, 6400)));
   EXPECT_THAT(ValidateError(1), HasSubstr("images are 8 x 8, but model simple_cnn takes 28 x 28"));
   Write("train-images-idx3-ubyte.gz", Gzip(IdxBytes({0, 28, 28}, 0)));

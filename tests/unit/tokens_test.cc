@@ -124,6 +124,9 @@ TEST_F(TokensCommandTest, TheCommandLineIsChecked) {
   EXPECT_EQ(options->output, "t");
   EXPECT_EQ(options->tokens.token_bytes, 4);
   EXPECT_EQ(options->tokens.test_fraction, 0.1);
+  const auto help = ParseCommandLine({"tokens", "--help"}, "ddprun", {});
+  ASSERT_TRUE(help.ok()) << help.status();
+  EXPECT_THAT(help->help, AllOf(HasSubstr("--test-fraction"), HasSubstr("--output")));
   const auto message = [&](const std::vector<std::string>& arguments) {
     return std::string(Parse(arguments).message());
   };

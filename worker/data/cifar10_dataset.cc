@@ -5,10 +5,10 @@
 #include <array>
 
 #include "absl/strings/str_cat.h"
+#include "common/config/data_checks.h"
 #include "worker/data/cifar_file.h"
 #include "worker/data/data_kinds.h"
 #include "worker/data/image_resample.h"
-#include "worker/data/labels.h"
 #include "worker/data/sample_random.h"
 #include "worker/parallel/seeds.h"
 

@@ -4,9 +4,9 @@
 #include <array>
 
 #include "absl/strings/str_cat.h"
+#include "common/config/data_checks.h"
 #include "worker/data/data_kinds.h"
 #include "worker/data/idx_store.h"
-#include "worker/data/labels.h"
 
 namespace ddprun {
 namespace {

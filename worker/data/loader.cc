@@ -22,6 +22,18 @@ double Seconds(std::chrono::steady_clock::duration duration) {
   return std::chrono::duration<double>(duration).count();
 }
 
+at::ScalarType ElementType(const SampleSpec& spec) {
+  return spec.input_type == InputType::kFloat32 ? at::kFloat : at::kLong;
+}
+
+int64_t InputBytes(const SampleSpec& spec) {
+  return ElementCount(spec.input_shape) * static_cast<int64_t>(c10::elementSize(ElementType(spec)));
+}
+
+int64_t SampleBytes(const SampleSpec& spec) {
+  return InputBytes(spec) + ElementCount(spec.target_shape) * int64_t{sizeof(int64_t)};
+}
+
 int64_t SlotCount(const LoaderOptions& options, int64_t batch_bytes) {
   const int64_t fitting = Loader::kRingBytesMax / std::max<int64_t>(1, batch_bytes);
   const int64_t least = options.threads == 0 ? options.kept : options.kept + 1;
@@ -40,15 +52,13 @@ Loader::Loader(std::shared_ptr<const Dataset> dataset, const LoaderOptions& opti
   std::vector<int64_t> targets = spec.target_shape;
   inputs.insert(inputs.begin(), options_.batch_size);
   targets.insert(targets.begin(), options_.batch_size);
-  const auto type = spec.input_type == InputType::kFloat32 ? at::kFloat : at::kLong;
-  sample_bytes_ = ElementCount(spec.input_shape) * static_cast<int64_t>(c10::elementSize(type));
+  sample_bytes_ = InputBytes(spec);
   sample_targets_ = ElementCount(spec.target_shape);
-  const int64_t bytes_a_sample = sample_bytes_ + sample_targets_ * int64_t{sizeof(int64_t)};
-  piece_samples_ = std::max<int64_t>(1, kPieceBytes / bytes_a_sample);
-  slots_.resize(static_cast<size_t>(SlotCount(options_, options_.batch_size * bytes_a_sample)));
+  piece_samples_ = std::max<int64_t>(1, kPieceBytes / SampleBytes(spec));
+  slots_.resize(static_cast<size_t>(SlotCount(options_, options_.batch_size * SampleBytes(spec))));
   for (Slot& slot : slots_) {
     const auto memory = at::TensorOptions().pinned_memory(options_.pinned);
-    slot.inputs = at::empty(inputs, memory.dtype(type));
+    slot.inputs = at::empty(inputs, memory.dtype(ElementType(spec)));
     slot.targets = at::empty(targets, memory.dtype(at::kLong));
     slot.input_data = static_cast<std::byte*>(slot.inputs.data_ptr());
     slot.target_data = slot.targets.data_ptr<int64_t>();
@@ -67,12 +77,9 @@ Loader::~Loader() {
   for (std::thread& thread : threads_) thread.join();
 }
 
-int64_t Loader::ring_bytes() const {
-  int64_t bytes = 0;
-  for (const Slot& slot : slots_) {
-    bytes += static_cast<int64_t>(slot.inputs.nbytes() + slot.targets.nbytes());
-  }
-  return bytes;
+int64_t Loader::RingBytes(const SampleSpec& spec, const LoaderOptions& options) {
+  const int64_t batch_bytes = options.batch_size * SampleBytes(spec);
+  return SlotCount(options, batch_bytes) * batch_bytes;
 }
 
 void Loader::Start(int64_t epoch, std::vector<int64_t> indices) {

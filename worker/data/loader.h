@@ -61,7 +61,7 @@ class Loader {
   // Of those, the ones spent on the first batch of each list, when nothing can be there yet.
   double first_wait_seconds() const { return first_wait_seconds_; }
   // Memory of the ring: at most kRingBytesMax, or kept + 1 batches where these are more.
-  int64_t ring_bytes() const;
+  static int64_t RingBytes(const SampleSpec& spec, const LoaderOptions& options);
   static constexpr int64_t kRingBytesMax = int64_t{256} << 20;
 
  private:

@@ -51,7 +51,6 @@ class StagedLoader {
   absl::StatusOr<Batch> Next();
   double wait_seconds() const { return loader_->wait_seconds(); }
   double first_wait_seconds() const { return loader_->first_wait_seconds(); }
-  int64_t ring_bytes() const { return loader_->ring_bytes(); }
 
  private:
   static int BufferOf(int64_t batch) { return static_cast<int>(batch % CopyQueue::kBuffers); }

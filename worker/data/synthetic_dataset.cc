@@ -6,8 +6,8 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "common/config/data_checks.h"
 #include "worker/data/data_kinds.h"
-#include "worker/data/labels.h"
 #include "worker/data/token_task.h"
 #include "worker/parallel/seeds.h"
 

@@ -10,6 +10,7 @@
 #include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "worker/data/loader.h"
 #include "worker/trainer/forward.h"
 #include "worker/trainer/plan_job.h"
 
@@ -141,14 +142,6 @@ MemoryOption HalfTheBatch(const TrainConfig& config, const MemoryAdvice& advice)
   return option;
 }
 
-int64_t LoaderBytes(const TrainConfig& config, const SampleSpec& samples) {
-  // Two batches a thread lie ready or are being made (worker/data/loader.cc).
-  const int64_t batches = std::max<int64_t>(1, 2 * config.data_workers);
-  const int64_t element = samples.input_type == InputType::kFloat32 ? 4 : 8;
-  return batches * config.data_batch_size *
-         (ElementCount(samples.input_shape) * element + ElementCount(samples.target_shape) * 8);
-}
-
 }  // namespace
 
 int64_t MeasurePeak(Model* model, const TrainConfig& config, const SampleSpec& samples,
@@ -221,7 +214,8 @@ absl::StatusOr<MemoryAdvice> PlanMemory(Model* model, const ParameterUpdate& upd
   plan.optimizer = BytesOf(update.State());
   plan.average = BytesOf(update.AveragedWeights());
   plan.activations = cost->Of(config.data_batch_size);
-  plan.loader = LoaderBytes(config, samples);
+  plan.loader = Loader::RingBytes(samples, {.batch_size = config.data_batch_size,
+                                            .threads = static_cast<int>(config.data_workers)});
   plan.checkpoint_copy = plan.weights + plan.buffers + plan.optimizer + plan.average;
   std::vector<std::string> names;
   const std::vector<TrainConfig> alternatives = Alternatives(config, &names);

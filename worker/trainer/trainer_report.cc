@@ -103,9 +103,9 @@ void Trainer::ReportResult(const std::string& digest) {
   result("METRIC.loop_seconds", absl::StrFormat("%.6f", loop_seconds));
   printf("done: step %" PRId64
          ", loss %.4f, weights %s, %.2f s, of which %.4f s in checkpoint calls and %.4f s "
-         "waiting for data\n",
+         "waiting for data (%.4f s for the first batch of an epoch)\n",
          state_.step, state_.last_loss, digest.c_str(), loop_seconds, writer_->seconds(),
-         loader_->wait_seconds());
+         loader_->wait_seconds(), loader_->first_wait_seconds());
 }
 
 }  // namespace ddprun
