@@ -123,6 +123,7 @@ absl::StatusOr<std::vector<std::string>> WriteTensors(const std::vector<OutputTe
   const std::string stem(absl::StripSuffix(files.path, ".safetensors"));
   const auto cut = Cut(tensors, files.shards);
   std::vector<std::string> paths;
+  paths.reserve(cut.size() + 1);  // and the index
   for (size_t i = 0; i < cut.size(); ++i) {
     paths.push_back(files.shards == 1
                         ? files.path

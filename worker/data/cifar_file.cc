@@ -19,7 +19,7 @@ std::vector<std::string> CifarFileNames(DataSplit split) {
 }
 
 std::string FindCifarFolder(const std::string& dir) {
-  const std::string below = absl::StrCat(dir, "/", kFolder);
+  std::string below = absl::StrCat(dir, "/", kFolder);
   for (const char* name : {"/data_batch_1.bin", "/test_batch.bin"}) {
     if (access((dir + name).c_str(), F_OK) == 0) return dir;
     if (access((below + name).c_str(), F_OK) == 0) return below;
