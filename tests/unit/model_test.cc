@@ -80,7 +80,7 @@ TEST(ModelTest, TenStepsGiveThePyTorchLosses) {
     for (const auto& item : model.Parameters()) item.tensor.mutable_grad() = at::Tensor();
     const at::Tensor loss = at::cross_entropy_loss(model.Forward(x, 0, 2), y);
     loss.backward();
-    optimizer->Step(config.train_lr, std::vector<bool>(4, true));
+    optimizer->Step(config.train_lr);
     EXPECT_NEAR(loss.item<double>(), expected, 1e-4 * expected + 1e-5);
   }
 }
@@ -96,11 +96,11 @@ TEST(OptimizerTest, AnUnusedParameterIsLeftAloneWholly) {
                                                  {"b", at::ones({2}).requires_grad_()}};
     const auto optimizer = *CreateOptimizer(config, parameters);
     for (const auto& item : parameters) item.tensor.mutable_grad() = at::ones_like(item.tensor);
-    optimizer->Step(0.1, {true, true});
+    optimizer->Step(0.1);
     const at::Tensor a = parameters[0].tensor.detach().clone();
     const at::Tensor b = parameters[1].tensor.detach().clone();
     parameters[1].tensor.mutable_grad() = at::Tensor();
-    optimizer->Step(0.1, {true, false});
+    optimizer->Step(0.1);
     EXPECT_FALSE(at::equal(parameters[0].tensor, a)) << kind;
     EXPECT_TRUE(at::equal(parameters[1].tensor, b)) << kind;
   }

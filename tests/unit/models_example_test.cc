@@ -46,7 +46,7 @@ TEST(ModelsExampleTest, ItTrains) {
     for (const NamedTensor& item : model->Parameters()) item.tensor.mutable_grad() = at::Tensor();
     const at::Tensor loss = model->loss().Compute(model->Forward(input, 0, 2), targets);
     loss.backward();
-    optimizer->Step(0.01, std::vector<bool>(4, true));
+    optimizer->Step(0.01);
     last = loss.item<double>();
     if (step == 0) first = last;
   }
