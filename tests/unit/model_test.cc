@@ -117,7 +117,7 @@ TEST(OptimizerTest, SgdWithMomentumFollowsItsFormula) {
   double p = 2.0, momentum = 0;
   for (double gradient : {0.5, -1.0, 0.25}) {
     parameters[0].tensor.mutable_grad() = at::full({1}, gradient);
-    optimizer->Step(0.1, {true});
+    optimizer->Step(0.1);
     momentum = 0.9 * momentum + gradient + 0.01 * p;
     p -= 0.1 * momentum;
     EXPECT_NEAR(parameters[0].tensor.item<double>(), p, 1e-6);
@@ -134,7 +134,7 @@ TEST(OptimizerTest, AdamAndAdamWFollowTheirFormulas) {
     double p = 2.0, m = 0, v = 0, b1 = 1, b2 = 1;
     for (double gradient : {0.5, -1.0, 0.25}) {
       parameters[0].tensor.mutable_grad() = at::full({1}, gradient);
-      optimizer->Step(0.1, {true});
+      optimizer->Step(0.1);
       double g = gradient;
       if (decoupled) {
         p *= 1 - 0.1 * 0.05;
