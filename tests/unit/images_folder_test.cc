@@ -2,6 +2,7 @@
 // (issue 6, "Bad input"), and samples that depend on seed, epoch and number alone.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include <cstdlib>
@@ -220,6 +221,27 @@ TEST_F(ImageFolderTest, ABadPictureIsNamedWithItsNumberWhenItIsMet) {
   std::filesystem::remove(text);
   EXPECT_THAT(FillError(*dataset, 2),
               HasSubstr(text + " (sample 2) cannot be opened: No such file or directory"));
+}
+
+// A restart helps where the system failed, and does not where the file is bad.
+TEST_F(ImageFolderTest, WhatTheSystemFailsAtIsNoFaultOfTheFile) {
+  PutSet();
+  const auto dataset = Open();
+  std::vector<float> inputs(static_cast<size_t>(ElementsOf(*dataset)));
+  int64_t target = 0;
+  rlimit before{};
+  ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &before), 0);
+  const rlimit none = {0, before.rlim_max};
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &none), 0);
+  const absl::Status failed = dataset->Fill(0, 0, inputs.data(), &target);
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &before), 0);
+  EXPECT_EQ(failed.code(), absl::StatusCode::kInternal) << failed;
+  EXPECT_THAT(std::string(failed.message()),
+              AllOf(HasSubstr("(sample 0) cannot be opened: Too many open files"),
+                    Not(HasSubstr("remove it"))));
+  std::filesystem::remove_all(config_.data_dir + "/train");
+  const absl::Status missing = dataset->Fill(0, 0, inputs.data(), &target);
+  EXPECT_EQ(missing.code(), absl::StatusCode::kInvalidArgument) << missing;
 }
 
 TEST_F(ImageFolderTest, CheckFindsABadHeaderAmongMany) {

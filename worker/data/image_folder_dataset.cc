@@ -54,8 +54,12 @@ class FileBytes {
   }
 
  private:
+  // Only a file that is not there or not ours to read stays so; after another error (of a network
+  // file system, of a disk) the next attempt may succeed.
   static absl::Status Failed(const char* what) {
-    return absl::InvalidArgumentError(absl::StrCat("cannot be ", what, ": ", strerror(errno)));
+    const bool stays = errno == ENOENT || errno == EACCES;
+    return absl::Status(stays ? absl::StatusCode::kInvalidArgument : absl::StatusCode::kInternal,
+                        absl::StrCat("cannot be ", what, ": ", strerror(errno)));
   }
   std::vector<char> data_;
   size_t size_ = 0;
@@ -69,8 +73,10 @@ struct Scratch {
 };
 
 absl::Status SampleError(const std::string& path, int64_t index, const absl::Status& status) {
-  return absl::Status(status.code(), absl::StrCat(path, " (sample ", index, ") ", status.message(),
-                                                  "; replace the file or remove it"));
+  const char* const advice =
+      absl::IsInvalidArgument(status) ? "; replace the file or remove it" : "";
+  return absl::Status(status.code(),
+                      absl::StrCat(path, " (sample ", index, ") ", status.message(), advice));
 }
 
 std::string TestDir(const std::string& dir) {
