@@ -10,20 +10,18 @@ import tempfile
 
 import torch
 import torch.multiprocessing as multiprocessing
-from safetensors.torch import load_file, save_file
+from safetensors.torch import save_file
 
 import parity_data
 import reference_models
 import reference_trainer
+from parity_difference import ParityError, relative, tensor_difference
+from parity_pieces import read_checkpoint
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 DDPRUN = str(pathlib.Path(os.environ.get("DDPRUN_BIN", ROOT / "build/bin")) / "ddprun")
 RUN_SECONDS_MAX = 900
 TRAINING, TEST = 203, 50  # samples; 203 leaves a rest for every batch size and number of ranks
-
-
-class ParityError(Exception):
-    """A run that did not do what it should have."""
 
 
 def toml(sections):
@@ -42,7 +40,14 @@ def defaults(setting):
     full["data"] = {"shuffle": True, "drop_last": True, "augment": "none", "workers": 1, **full["data"]}
     full["train"] = {"seed": 1024, "evaluate": False, **full["train"]}
     full["log"]["every_steps"] = 1
-    full["checkpoint"]["every_steps"] = 0
+    full["checkpoint"].setdefault("every_steps", 0)
+    return full
+
+
+def in_pieces(setting):
+    """The setting with a checkpoint of every step, all of which stay."""
+    full = defaults(setting)
+    full["checkpoint"] = {"every_steps": 1, "async": False, "keep": 1000}
     return full
 
 
@@ -81,7 +86,8 @@ class Workshop:
         return path
 
     def ddprun(self, setting, ranks, extra=()):
-        """One run of ddprun to its end; returns what result_of() of the reference does, and result.json as "result"."""
+        """One run of ddprun to its end; returns what result_of() of the reference does, result.json as "result", and where its
+        checkpoints are if it made one after each step ("checkpoints", to be removed by the caller)."""
         folder = pathlib.Path(tempfile.mkdtemp(dir=self.folder))
         config = {section: keys for section, keys in setting.items() if section != "options"}
         config["data"] = {**config["data"], "dir": str(self.data_dir(config["data"]["kind"]))}
@@ -95,7 +101,10 @@ class Workshop:
         if done.returncode != 0:
             raise ParityError(f"{' '.join(command)}: exit code {done.returncode}\n{done.stdout[-3000:]}{done.stderr[-3000:]}")
         result = read_run(run)
-        shutil.rmtree(folder)
+        if setting["checkpoint"]["every_steps"]:
+            result["checkpoints"] = run / "checkpoints"
+        else:
+            shutil.rmtree(folder)
         return result
 
     def reference(self, jobs, ranks):
@@ -121,31 +130,8 @@ def read_run(run):
     """Metrics of each step, and the tensors of the last checkpoint."""
     lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
     result = json.loads((run / "result.json").read_text(encoding="utf-8"))
-    checkpoint = run / "checkpoints" / f"step-{result['final_step']}"
-    tensors = {name: load_file(checkpoint / f"{name}.safetensors") if (checkpoint / f"{name}.safetensors").exists() else {}
-               for name in ("model", "optimizer", "ema")}
-    return {"lines": [line for line in lines if "loss" in line], "weights": tensors["model"], "optimizer": tensors["optimizer"],
-            "ema": tensors["ema"], "result": result}
-
-
-def relative(ours, theirs):
-    """|ours − theirs| / |theirs|; infinite where one of them is no number and the other is."""
-    if ours is None:  # JSON's way to write what is not finite
-        return 0.0 if theirs - theirs != 0 else float("inf")
-    return abs(ours - theirs) / max(abs(theirs), 1e-30)
-
-
-def tensor_difference(ours, theirs):
-    """The largest ‖ours − theirs‖ / ‖theirs‖ over the tensors, and its name. Integers must be equal."""
-    missing = sorted(set(ours) ^ set(theirs))
-    if missing:
-        raise ParityError(f"tensors that only one side has: {missing[:6]}")
-    worst = (0.0, "")
-    for name, value in theirs.items():
-        mine, value = ours[name].double().flatten(), value.double().flatten()
-        distance, size = (mine - value).norm().item(), value.norm().item()
-        worst = max(worst, (0.0 if distance == 0 else distance / size if size > 0 else float("inf"), name))
-    return worst
+    checkpoint = read_checkpoint(run / "checkpoints" / f"step-{result['final_step']}")
+    return {"lines": [line for line in lines if "loss" in line], "result": result, **checkpoint}
 
 
 def module_of(setting):
@@ -167,7 +153,10 @@ def save_other_weights(setting, path):
             value.normal_(0, 0.1)
         elif name.endswith("running_var"):
             value.uniform_(0.5, 1.5)
-    save_file(module.state_dict(), path)
+    state = module.state_dict()
+    if isinstance(module, reference_models.Gpt):
+        del state["lm_head.weight"]  # wte.weight: safetensors files have no tensor twice
+    save_file(state, path)
 
 
 def evaluation_difference(setting, ours, inputs, targets):
@@ -180,16 +169,18 @@ def evaluation_difference(setting, ours, inputs, targets):
 
 
 def compare(ours, theirs):
-    """Differences of two results: loss (largest over the steps), lr, scale, weights, optimizer, ema."""
+    """Differences of two results: loss (largest over the steps), lr, scale, weights, optimizer, ema; in pieces also update."""
     if len(ours["lines"]) != len(theirs["lines"]):
         raise ParityError(f"{len(ours['lines'])} steps of ddprun, {len(theirs['lines'])} of the reference")
     pairs = list(zip(ours["lines"], theirs["lines"]))
     difference = {"loss": max(relative(a["loss"], b["loss"]) for a, b in pairs), "lr": max(relative(a["lr"], b["lr"]) for a, b in pairs)}
     if "loss_scale" in pairs[0][1]:
         difference["scale"] = max(relative(a["loss_scale"], b["loss_scale"]) for a, b in pairs)
-    tied = {"lm_head.weight"}
+    if "pieces" in theirs:
+        return {**difference, **theirs["pieces"]}
     for part in ("weights", "optimizer", "ema"):
         if theirs[part] or ours[part]:
-            difference[part], difference[f"{part} of"] = tensor_difference(
-                ours[part], {name: value for name, value in theirs[part].items() if name not in tied - set(ours[part])})
+            tied = {"lm_head.weight"} - set(ours[part])
+            peer = {name: value for name, value in theirs[part].items() if name not in tied}
+            difference[part], difference[f"{part} of"] = tensor_difference(ours[part], peer)
     return difference

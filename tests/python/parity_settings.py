@@ -30,19 +30,40 @@ MODELS = {
 
 @dataclasses.dataclass(frozen=True)
 class Tolerance:
-    """Largest relative difference of the loss of any step, and of any tensor of weights and optimizer state at the end."""
+    """Largest relative difference of the loss of any step, and of any tensor of weights and optimizer state at the end (in pieces:
+    of any buffer after any step)."""
 
     loss: float
     weights: float
     reason: str
+    update: float = 1e-3  # in pieces, of one change of all weights together, and of all tensors of the optimizer
 
 
 EXACT = Tolerance(0.0, 0.0, "the same operations in the same order")
 TOLERANCES = {
     "off": Tolerance(1e-4, 1e-3, "sums in another order"),
     "bf16": Tolerance(1e-2, 1e-2, "roundings to 8 bits"),
-    "fp16": Tolerance(1e-3, 1e-2, "roundings to 11 bits"),
+    "fp16": Tolerance(1e-2, 1e-2, "roundings to 11 bits"),
 }
+# SGD gives 0; Adam's terms are rounded in another order. Each well below what a wrong learning rate shows: bert 1.5e-4, gpt 1e-3.
+TRANSFORMERS = {
+    "off": Tolerance(1e-5, 1e-4, "sums in another order"),
+    "bf16": Tolerance(5e-4, 2e-2, "roundings to 8 bits"),
+    "fp16": Tolerance(1e-4, 1e-2, "roundings to 11 bits"),
+}
+BERT_BF16 = dataclasses.replace(TRANSFORMERS["bf16"], loss=1e-4)
+# One step from the same weights. A wrong learning rate changes the update by 1e-2.
+PIECES = Tolerance(1e-5, 1e-5, "one step", 1e-4)
+PIECES_OF_RANKS = Tolerance(1e-5, 1e-5, "sums over processes in another order: rectifiers decide nearly tied values otherwise", 6e-3)
+
+
+def tolerance(model, amp):
+    """What the comparison of such a setting allows."""
+    if in_pieces(model):
+        return PIECES
+    if (model, amp) == ("bert", "bf16"):
+        return BERT_BF16
+    return (TOLERANCES if model == "simple_cnn" else TRANSFORMERS)[amp]
 
 
 @dataclasses.dataclass
@@ -55,8 +76,10 @@ class Case:
     ranks: int = 1
     peer: dict = None        # the same setting when None
     peer_ranks: int = None   # the same number when None
-    compares: tuple = ("loss", "lr", "scale", "weights", "optimizer", "ema", "evaluation")
+    compares: tuple = ("loss", "lr", "scale", "weights", "optimizer", "ema", "evaluation", "update", "buffers",
+                       "counters")
     wrong: bool = False      # also hold it against a learning rate that is 1 % too high, which must be noticed
+    pieces: bool = False     # each step begins with ddprun's weights of the step before
     quick: bool = False      # one of those that the tests run
 
 
@@ -69,11 +92,17 @@ def setting(name, train, **sections):
     return full
 
 
+def in_pieces(model):
+    """ResNets on batches of 8 are chaotic: what is left of a difference of one rounding after some steps says nothing."""
+    return model.startswith("resnet")
+
+
 def grid_steps(model, amp, accumulation):
-    """50, but fewer where a step takes seconds: ResNet-50 by 4 batches, and fp16 convolutions on CPUs without fp16 instructions."""
-    if amp == "fp16" and model.startswith("resnet"):
-        return 4 if accumulation == 1 else 2
-    return 13 if model == "resnet50" and accumulation > 1 else STEPS
+    """50, or some in pieces: fewer where a step takes seconds."""
+    if not in_pieces(model):
+        return STEPS
+    slow = (model == "resnet50") + (amp == "fp16") + (accumulation > 1)  # fp16: CPUs without such instructions
+    return (6, 4, 2, 2)[slow]
 
 
 def grid():
@@ -84,21 +113,23 @@ def grid():
                 for title, train in OPTIMIZERS.items():
                     keys = {**train, "accumulation_steps": accumulation, "steps": grid_steps(model, amp, accumulation)}
                     name = f"{model} | {amp} | {accumulation} | {title}"
-                    wrong = accumulation == 1 and (train is SGD or not model.startswith("resnet"))
-                    yield Case(name, setting(model, keys, precision={"amp": amp}), TOLERANCES[amp], wrong=wrong, quick=name in QUICK)
+                    wrong = accumulation == 1 and (amp == "off" or not in_pieces(model))
+                    yield Case(name, setting(model, keys, precision={"amp": amp}), tolerance(model, amp), wrong=wrong,
+                               pieces=in_pieces(model), quick=name in QUICK)
 
 
 def ranks():
     """Several processes beside Python DDP on as many, and beside one process with the whole batch (TR37, TR48: divided once)."""
     for model, train, quick in (("simple_cnn", SGD, False), ("gpt", ADAMW, True)):
+        allowed = tolerance(model, "off")
         whole = setting(model, train)
         for count in (2, 4):
             part = setting(model, train, data={"batch_size": 8 // count})
-            yield Case(f"{model}, {count} processes beside DDP", part, TOLERANCES["off"], count, wrong=True, quick=quick and count == 2)
-            yield Case(f"{model}, {count} processes beside one", part, TOLERANCES["off"], count, whole, 1, quick=quick and count == 4)
+            yield Case(f"{model}, {count} processes beside DDP", part, allowed, count, wrong=True, quick=quick and count == 2)
+            yield Case(f"{model}, {count} processes beside one", part, allowed, count, whole, 1, quick=quick and count == 4)
     for amp in PRECISIONS:
         yield Case(f"gpt, {amp}, 2 processes, accumulation 4, beside DDP",
-                   setting("gpt", {**ADAMW, "accumulation_steps": 4}, precision={"amp": amp}), TOLERANCES[amp], 2)
+                   setting("gpt", {**ADAMW, "accumulation_steps": 4}, precision={"amp": amp}), TRANSFORMERS[amp], 2)
     # TR1, TR8: 203 samples: the last batch of an epoch has 6 of 8 samples, the last update 3 of 5 batches.
     tail = setting("simple_cnn", {**SGD, "accumulation_steps": 5}, data={"drop_last": False})
     yield Case("simple_cnn, 2 processes, accumulation 5, short last batch, beside DDP", tail, TOLERANCES["off"], 2, wrong=True, quick=True)
@@ -107,22 +138,22 @@ def ranks():
 def norms():
     """SyncBN over several processes beside one process with the whole batch (TR13: also with one sample a process; TR14)."""
     for count, batch in ((2, 4), (4, 2), (4, 1)):
-        steps = {**SGD, "lr": 0.001, "steps": 20}
+        steps = {**SGD, "steps": 6}
         part = setting("resnet18", steps, data={"batch_size": batch}, parallel={"sync_bn": "on"})
-        yield Case(f"resnet18, SyncBN, {count} processes of batch {batch} beside one", part, TOLERANCES["off"], count,
-                   setting("resnet18", steps, data={"batch_size": batch * count}), 1, quick=(count, batch) == (2, 4))
-    yield Case("resnet18, no SyncBN, 2 processes beside DDP", setting("resnet18", SGD, parallel={"sync_bn": "off"}),
-               TOLERANCES["off"], 2)
+        yield Case(f"resnet18, SyncBN, {count} processes of batch {batch} beside one", part, PIECES_OF_RANKS, count,
+                   setting("resnet18", steps, data={"batch_size": batch * count}), 1, wrong=True, pieces=True, quick=count == 2)
+    yield Case("resnet18, no SyncBN, 2 processes beside DDP", setting("resnet18", {**SGD, "steps": 6}, parallel={"sync_bn": "off"}),
+               PIECES_OF_RANKS, 2, wrong=True, pieces=True)
 
 
 def scaling():
     """The loss scale of fp16 step by step: falls from where gradients overflow, and rises again every 3 steps (TR21, TR22)."""
     scaled = {"amp": "fp16", "loss_scale": 2.0 ** 30, "loss_scale_growth_steps": 3}
     for count in (1, 2):
-        yield Case(f"gpt, fp16 with overflows, {count} processes", setting("gpt", ADAMW, precision=scaled), TOLERANCES["fp16"], count,
+        yield Case(f"gpt, fp16 with overflows, {count} processes", setting("gpt", ADAMW, precision=scaled), TRANSFORMERS["fp16"], count,
                    quick=count == 1)
     yield Case("gpt, fp16 with overflows, clipped, accumulation 4", setting(
-        "gpt", {**ADAMW, "accumulation_steps": 4, "clip_norm": 0.5}, precision=scaled), TOLERANCES["fp16"])
+        "gpt", {**ADAMW, "accumulation_steps": 4, "clip_norm": 0.5}, precision=scaled), TRANSFORMERS["fp16"])
 
 
 def schedules():
@@ -141,28 +172,31 @@ def options():
                         ("weight_decay_on matrices", {**ADAMW, "weight_decay": 0.1, "weight_decay_on": "matrices"}),
                         ("betas and eps", {**ADAMW, "betas": [0.8, 0.95], "eps": 1e-6}), ("ema_decay", {**SGD, "ema_decay": 0.9})):
         for model in ("simple_cnn", "gpt"):
-            yield Case(f"{model}, {name}", setting(model, train), TOLERANCES["off"], wrong=True, quick=model == "gpt" and "_norm" in name)
-    yield Case("resnet18, ema_decay", setting("resnet18", {**SGD, "ema_decay": 0.9, "steps": 10}), TOLERANCES["off"])
+            yield Case(f"{model}, {name}", setting(model, train), tolerance(model, "off"), wrong=True, quick=model == "gpt" and "_norm" in name)
+    yield Case("resnet18, ema_decay", setting("resnet18", {**SGD, "ema_decay": 0.9, "steps": 4}), tolerance("resnet18", "off"), pieces=True)
     for amp in ("off", "bf16"):
-        yield Case(f"gpt, {amp}, recompute", setting("gpt", ADAMW, precision={"amp": amp, "recompute": "blocks"}), TOLERANCES[amp],
+        yield Case(f"gpt, {amp}, recompute", setting("gpt", ADAMW, precision={"amp": amp, "recompute": "blocks"}), TRANSFORMERS[amp],
                    wrong=True)
     yield Case("simple_cnn, recompute", setting("simple_cnn", SGD, precision={"recompute": "blocks"}), TOLERANCES["off"], wrong=True,
                quick=True)
-    yield Case("resnet18, recompute", setting("resnet18", {**SGD, "steps": 10}, precision={"recompute": "blocks"}), TOLERANCES["off"])
+    yield Case("resnet18, recompute", setting("resnet18", {**SGD, "steps": 4}, precision={"recompute": "blocks"}),
+               tolerance("resnet18", "off"), pieces=True)
 
 
 def beginnings():
     """Initial weights from the same seed: a learning rate too small to change any of them."""
     for model in MODELS:
-        yield Case(f"{model}, initial weights", setting(model, {"optimizer": "sgd", "lr": 1e-30, "steps": 1}), EXACT,
-                   compares=("weights",), quick=True)
+        yield Case(f"{model}, initial weights", setting(model, {"optimizer": "sgd", "lr": 1e-60, "steps": 1}), EXACT,
+                   compares=("weights",), quick=model != "resnet50")
 
 
 def exchanges():
     """Weights from elsewhere, some steps, and ddprun's checkpoint in a PyTorch module: the loss on the test split is the same."""
     for model in MODELS:
+        steps = 2 if in_pieces(model) else 10
         yield Case(f"{model}, weights from a file, back to PyTorch", setting(
-            model, {**SGD, "steps": 10, "evaluate": True}, model={"weights": "a file"}), TOLERANCES["off"], quick=model in ("resnet18", "gpt"))
+            model, {**SGD, "steps": steps, "evaluate": True}, model={"weights": "a file"}), tolerance(model, "off"),
+                   pieces=in_pieces(model), quick=model in ("resnet18", "gpt"))
 
 
 def everything():

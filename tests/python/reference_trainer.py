@@ -16,7 +16,9 @@ from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 from torch.utils.data import DistributedSampler
 
 import reference_models
+from parity_pieces import Pieces
 
+SCALER = {"scale": "loss_scale", "_growth_tracker": "loss_scale_growth_tracker"}  # GradScaler's names → those of a checkpoint
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 
@@ -65,6 +67,10 @@ class ReferenceTrainer:
         self.model = reference_models.make(setting["model"]["name"], **setting.get("options", {}))
         if "weights" in setting["model"]:
             reference_models.load_weights(self.model, load_file(setting["model"]["weights"]))
+        self.layout = torch.contiguous_format
+        if setting["model"]["name"].startswith("resnet"):
+            self.layout = torch.channels_last  # as ddprun computes them: the same order of sums
+            self.model.to(memory_format=self.layout)
         self.model.to(self.device)  # made on the CPU, as ddprun does: the same initial weights on every device
         self.parallel = DistributedDataParallel(self.model) if world > 1 else self.model
         self.optimizer = make_optimizer(self.train, self.model.parameters())
@@ -78,6 +84,7 @@ class ReferenceTrainer:
         accumulation = self.train.get("accumulation_steps", 1)
         self.steps_per_epoch = -(-len(self.epoch_batches(0)) // accumulation)
         self.schedule = make_schedule(self.train, self.optimizer, self.steps_per_epoch)
+        self.checkpoints = setting.get("checkpoints")  # of a run of ddprun, whose state is taken over after each step
         self.lines = []
 
     def epoch_batches(self, epoch):
@@ -102,7 +109,7 @@ class ReferenceTrainer:
         wait = contextlib.nullcontext() if last or self.world == 1 else self.parallel.no_sync()
         with wait:
             with torch.autocast(self.device.type, DTYPES.get(self.amp, torch.bfloat16), enabled=self.amp != "off"):
-                output = self.parallel(self.inputs[batch])
+                output = self.parallel(self.inputs[batch].contiguous(memory_format=self.layout))
             loss = reference_models.loss(output, self.targets[batch], self.train.get("label_smoothing", 0.0))
             self.scaler.scale(loss * weight).backward()
         return loss.item()
@@ -135,21 +142,38 @@ class ReferenceTrainer:
 
     def run(self):
         """All steps; afterwards `lines` has one dict a step."""
+        pieces = Pieces(self, self.checkpoints) if self.checkpoints else None
         epoch, steps, accumulation = 0, self.train["steps"], self.train.get("accumulation_steps", 1)
         while len(self.lines) < steps:
             self.inputs, self.targets = (tensor.to(self.device) for tensor in self.samples.at(epoch))
             batches = self.epoch_batches(epoch)
             for i in range(0, len(batches), accumulation):
                 self.lines.append(self.update(batches[i:i + accumulation]))
+                if pieces:
+                    pieces.after(len(self.lines))
                 if len(self.lines) == steps:
                     break
             epoch += 1
+        self.pieces = pieces.worst if pieces else None
 
     def optimizer_state(self):
         """`exp_avg.conv.weight` → tensor, as in ddprun's checkpoints."""
         names = {id(parameter): name for name, parameter in self.model.named_parameters()}
-        return {f"{key}.{names[id(parameter)]}": value.cpu() for parameter, state in self.optimizer.state.items()
-                for key, value in state.items() if torch.is_tensor(value)}
+        state = {f"{key}.{names[id(parameter)]}": value.cpu().clone() for parameter, state in self.optimizer.state.items()
+                 for key, value in state.items() if torch.is_tensor(value)}
+        scaler = self.scaler.state_dict()  # empty without fp16
+        return {**state, **{SCALER[key]: torch.tensor(scaler[key]) for key in SCALER if key in scaler}}
+
+    def state(self):
+        """What a checkpoint has: copies of the weights, of the optimizer's state and of the average, with ddprun's names."""
+        weights, average = ({key: value.cpu().clone() for key, value in (module.state_dict() if module else {}).items()}
+                            for module in (self.model, self.ema and self.ema.module))
+        return {"weights": weights, "optimizer": self.optimizer_state(), "ema": average}
+
+    def set_scale(self, tensors):
+        """The loss scale of a checkpoint's optimizer state."""
+        if self.amp == "fp16":
+            self.scaler.load_state_dict({**self.scaler.state_dict(), **{key: tensors[name].item() for key, name in SCALER.items()}})
 
 
 def evaluate(model, inputs, targets):
@@ -163,9 +187,8 @@ def evaluate(model, inputs, targets):
 
 def result_of(trainer):
     """Everything that is compared, as one dict for torch.save."""
-    return {"lines": trainer.lines, "weights": {key: value.cpu().clone() for key, value in trainer.model.state_dict().items()},
-            "optimizer": trainer.optimizer_state(),
-            "ema": {key.removeprefix("module."): value.cpu() for key, value in trainer.ema.state_dict().items()} if trainer.ema else {}}
+    pieces = {"pieces": trainer.pieces} if trainer.pieces else {}
+    return {"lines": trainer.lines, **trainer.state(), **pieces}
 
 
 def run_rank(rank, world, meeting, jobs, device="cpu"):
