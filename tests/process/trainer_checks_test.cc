@@ -109,10 +109,37 @@ TEST(TrainerChecks, ALossThatIsNotFiniteEndsTheJobWithStepAndPlace) {
       << reason;
 }
 
+// The gradients of such a loss may well be finite.
+TEST(TrainerChecks, AnInfiniteLossWithFiniteGradientsEndsTheJobToo) {
+  const char* python = std::getenv("DDPRUN_PYTHON");
+  if (python == nullptr || *python == '\0') GTEST_SKIP() << "no DDPRUN_PYTHON";
+  const std::string module = ::testing::TempDir() + "infinite_loss.pt";
+  const std::string code = std::string(python) + R"py( -c "
+import sys, torch
+class Infinite(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.fc = torch.nn.Linear(784, 10)
+    def forward(self, x):
+        return self.fc(x.flatten(1))
+    @torch.jit.export
+    def loss(self, output, target):
+        return torch.nn.functional.cross_entropy(output, target) + float('inf')
+torch.jit.script(Infinite()).save(sys.argv[1])" )py";
+  ASSERT_EQ(std::system((code + module).c_str()), 0);
+  Launch launch(Mode::kTogether, 1,
+                Job({"model.name=torchscript", "model.file=" + module, "train.steps=5",
+                     "train.evaluate=false", "data.batch_size=8"}));
+  const Finished finished = launch.Wait(60);
+  EXPECT_EQ(finished.exit_code, 1) << finished.output;
+  const std::string reason = launch.Result()["first_failure"]["reason"];
+  EXPECT_NE(reason.find("step 1: the loss is not finite"), std::string::npos) << reason;
+}
+
 TEST(TrainerChecks, TheSameIsIgnoredOnRequest) {
   Launch launch(Mode::kTogether, 2,
-                Job({"train.optimizer=sgd", "train.lr=1e6", "train.steps=5",
-                     "train.evaluate=false", "data.batch_size=8", "checks.non_finite=ignore"}));
+                Job({"train.optimizer=sgd", "train.lr=1e6", "train.steps=5", "train.evaluate=false",
+                     "data.batch_size=8", "checks.non_finite=ignore"}));
   const Finished finished = launch.Wait(60);
   EXPECT_EQ(finished.exit_code, 0) << finished.output;
 }

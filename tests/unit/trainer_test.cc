@@ -203,6 +203,21 @@ TEST_F(TrainerTest, ADamagedOrForeignCheckpointIsAnErrorThatNamesTheFile) {
               HasSubstr("trainer_state.json: cannot open"));
 }
 
+TEST_F(TrainerTest, ACheckpointIsNotContinuedOnMoreOrFewerSamples) {
+  const std::string run_dir = RunDir("whole");
+  ASSERT_TRUE(TrainWithAllCheckpoints(config_, run_dir).status.ok());
+  TrainConfig config = config_;
+  config.data_dir = folder_.path() + "/more";
+  WriteRandomData(config.data_dir, 61, 20);
+  // The same folder, as far as the configuration says, with other files in it.
+  std::filesystem::remove_all(config_.data_dir);
+  std::filesystem::rename(config.data_dir, config_.data_dir);
+  const TrainOutcome rest =
+      Train({.config = config_, .run_dir = RunDirFrom(run_dir, 6), .resume_step = 6});
+  EXPECT_EQ(rest.status.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(std::string(rest.status.message()), HasSubstr("now have 61 samples, they had 60"));
+}
+
 TEST_F(TrainerTest, RngAndStateFilesAreThere) {
   const std::string run_dir = RunDir("run");
   ASSERT_TRUE(TrainWithAllCheckpoints(config_, run_dir).status.ok());

@@ -24,6 +24,7 @@ constexpr Field kFields[] = {{"step", &TrainState::step},
                              {"world_size", &TrainState::world_size}};
 // 0 in a checkpoint that was written before they existed.
 constexpr Field kLaterFields[] = {
+    {"data_samples", &TrainState::data_samples},
     {"evaluated_step", &TrainState::evaluated_step},
     {"best_step", &TrainState::best_step},
     {"evaluations_without_improvement", &TrainState::evaluations_without_improvement}};

@@ -19,6 +19,7 @@ struct TrainState {
                                  // position in the sampler's order
   int64_t samples_seen = 0;      // since the start of the run
   int64_t world_size = 1;
+  int64_t data_samples = 0;  // in the training data; 0: not noted
   double last_loss = 0;
   // Evaluations (trainer/best.h).
   int64_t evaluated_step = 0;  // of the newest one

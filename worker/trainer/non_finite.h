@@ -42,7 +42,9 @@ class NonFiniteWatch {
 
   // Before anything random is drawn for it.
   void BeginUpdate();
-  // After the reduction: whether the update may go on. The gradients' buffers hold the loss, too.
+  // Whether loss and gradients are looked at in each update.
+  bool watches() const { return enabled_ && !scaled_; }
+  // After the reduction: whether the gradients let the update go on.
   bool Finite(const std::vector<at::Tensor>& flat_gradients) const;
 
   struct Update {

@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <cstdlib>
+#include <mutex>
 
 #include "absl/cleanup/cleanup.h"
 #include "absl/strings/ascii.h"
@@ -98,15 +99,35 @@ Exchange MakeExchange(ddprun_handle* client) {
   return exchange;
 }
 
+namespace {
+
+// The step page has one pair of numbers, by which a hang report tells who is behind; so collectives
+// are counted over all communicators of the process. Their threads call the observers.
+struct CollectiveCounts {
+  static CollectiveCounts& OfProcess() {
+    static auto& counts = *new CollectiveCounts;
+    return counts;
+  }
+  std::mutex mutex;
+  uint64_t started = 0;
+  uint64_t finished = 0;
+};
+
+}  // namespace
+
 absl::StatusOr<std::unique_ptr<Communicator>> ConnectRanks(const Session& session,
                                                            const std::string& name) {
   CommunicatorOptions options;
   options.name = name;
   options.rank = session.rank;
   options.size = session.world_size;
-  options.observer = [client = session.client](const char* operation, uint64_t sequence,
-                                               bool finished) {
-    ddprun_collective(client, operation, sequence, finished ? 1 : 0);
+  options.observer = [client = session.client, name](const char* operation, uint64_t /*sequence*/,
+                                                     bool finished) {
+    CollectiveCounts& counts = CollectiveCounts::OfProcess();
+    const std::lock_guard<std::mutex> lock(counts.mutex);
+    const std::string text = name == "world" ? operation : absl::StrCat(name, " ", operation);
+    const uint64_t number = finished ? ++counts.finished : ++counts.started;
+    ddprun_collective(client, text.c_str(), number, finished ? 1 : 0);
   };
   if (session.device.is_cuda()) {
     // A variable that is set already is somebody's wish.

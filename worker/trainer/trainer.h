@@ -71,6 +71,7 @@ class Trainer {
   absl::Status Update(int micro_batches);
   absl::Status Execute(const Action& action);
   absl::Status Load(int micro_batch);
+  void AwaitOwnCompute();
   std::vector<int64_t> MicroBatchSizes() const;
   absl::StatusOr<EdgeDecision> StepEdge();
   bool CheckpointDue(int64_t step) const;

@@ -27,7 +27,9 @@ absl::Status Trainer::CompareRanks() {
 }
 
 absl::Status Trainer::CheckGradients() {
-  if (non_finite_->Finite(reducer_->flat_gradients())) return absl::OkStatus();
+  // A loss that is not finite may have gradients that are.
+  const bool loss_finite = !non_finite_->watches() || std::isfinite(reducer_->control().loss);
+  if (loss_finite && non_finite_->Finite(reducer_->flat_gradients())) return absl::OkStatus();
   // The samples of this update once more: `state_` still stands before it.
   NonFiniteWatch::Update update = {.number = state_.step + 1,
                                    .loss_finite = std::isfinite(reducer_->control().loss),

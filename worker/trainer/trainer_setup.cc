@@ -95,6 +95,7 @@ absl::Status Trainer::BuildModel() {
       DeriveSeed(config_.train_seed, SeedPurpose::kRank, {session_.rank, session_.world_size, 0}),
       session_.device);
   state_.world_size = session_.world_size;
+  state_.data_samples = train_data_->size();
   state_.config = config_;
   return absl::OkStatus();
 }
@@ -127,11 +128,19 @@ absl::Status Trainer::Restore(const std::string& dir) {
                                                       ", the launcher expects ",
                                                       ddprun_resume_step(session_.client)));
   }
+  // The place in the order of samples has a meaning for this number of samples alone.
+  if (state->data_samples != 0 && state->data_samples != train_data_->size()) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "cannot continue ", dir, ": the training data now have ", train_data_->size(),
+        " samples, they had ", state->data_samples,
+        "; bring the data back, or begin a new run with [model] weights from this checkpoint"));
+  }
   if (absl::Status status = ReadCheckpointTensors(dir, StateTensors()); !status.ok()) return status;
   const int64_t former_world = state->world_size;
   state_ = *std::move(state);
   state_.config = config_;
   state_.world_size = session_.world_size;
+  state_.data_samples = train_data_->size();
   resumed_step_ = state_.step;
   if (former_world == session_.world_size) {
     return ReadRng(dir, session_.rank, session_.world_size, session_.device);
