@@ -138,7 +138,7 @@ def ranks():
 def norms():
     """SyncBN over several processes beside one process with the whole batch (TR13: also with one sample a process; TR14)."""
     for count, batch in ((2, 4), (4, 2), (4, 1)):
-        steps = {**SGD, "steps": 6}
+        steps = {**SGD, "steps": 4}
         part = setting("resnet18", steps, data={"batch_size": batch}, parallel={"sync_bn": "on"})
         yield Case(f"resnet18, SyncBN, {count} processes of batch {batch} beside one", part, PIECES_OF_RANKS, count,
                    setting("resnet18", steps, data={"batch_size": batch * count}), 1, wrong=True, pieces=True, quick=count == 2)
