@@ -8,6 +8,7 @@
 #include <sstream>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
 #include "tests/unit/client_keeper.h"
 #include "tests/unit/trainer_harness.h"
 #include "worker/checkpoint/checkpoint_reader.h"
@@ -160,6 +161,44 @@ TEST_F(EdgeTest, AnEarlyEndComesAtTheSameStepAfterAnyResume) {
       EXPECT_EQ(rest.results.at(key), whole.results.at(key)) << step << " " << key;
     }
   }
+}
+
+TEST_F(EdgeTest, ARunThatDidAllItsStepsDidNotEndEarly) {
+  config_.train_early_stop = 1;
+  config_.train_optimizer = "sgd";
+  config_.train_lr = 0;  // the second evaluation, at the end, is no better than the first
+  ::testing::internal::CaptureStdout();
+  const TrainOutcome outcome = Train({.config = config_, .run_dir = RunDir("run")});
+  const std::string log = ::testing::internal::GetCapturedStdout();
+  ASSERT_TRUE(outcome.status.ok()) << outcome.status;
+  EXPECT_EQ(outcome.results.at("FINAL_STEP"), "14");
+  EXPECT_EQ(outcome.results.at("METRIC.best_step"), "7");
+  EXPECT_EQ(outcome.results.count("METRIC.early_stopped"), 0u);
+  EXPECT_THAT(log, Not(HasSubstr("stopping early")));
+}
+
+// After a resume on fewer or more ranks less than a batch may be left of the epoch.
+TEST_F(EdgeTest, AnEpochThatEndsWithoutAnUpdateIsEvaluated) {
+  config_.checkpoint_every_steps = 3;
+  const std::string run_dir = RunDir("run");
+  ASSERT_TRUE(Train({.config = config_, .run_dir = run_dir}).status.ok());
+  // As if four ranks had used 56 of the 60 samples.
+  const std::string path = run_dir + "/checkpoints/step-3/trainer_state.json";
+  std::stringstream text;
+  text << std::ifstream(path).rdbuf();
+  const std::string changed =
+      absl::StrReplaceAll(text.str(), {{"\"world_size\": 1", "\"world_size\": 4"},
+                                       {"\"samples_in_epoch\": 24", "\"samples_in_epoch\": 56"},
+                                       {"\"samples_seen\": 24", "\"samples_seen\": 56"}});
+  ASSERT_NE(changed, text.str());
+  std::ofstream(path) << changed;
+  for (int64_t step : {6, 9, 12, 14})
+    fs::remove_all(absl::StrCat(run_dir, "/checkpoints/step-", step));
+  fs::remove(run_dir + "/metrics.jsonl");
+  const TrainOutcome rest = Train({.config = config_, .run_dir = run_dir, .resume_step = 3});
+  ASSERT_TRUE(rest.status.ok()) << rest.status;
+  EXPECT_EQ(rest.results.at("FINAL_STEP"), "10");
+  EXPECT_THAT(Lines(run_dir + "/metrics.jsonl").at(0), HasSubstr("{\"step\":3,\"epoch\":1,"));
 }
 
 // A stop at the end of an epoch does not wait for its evaluation: the resume makes it, and marks

@@ -33,10 +33,14 @@ absl::Status Trainer::Run() {
   return FinishRun();
 }
 
-bool Trainer::Finished() const {
-  if (StopsEarly(config_, state_)) return true;
+// All updates that the configuration asks for.
+bool Trainer::AllDone() const {
   return config_.train_steps > 0 ? state_.step >= config_.train_steps
                                  : state_.epoch >= config_.train_epochs;
+}
+
+bool Trainer::Finished() const {
+  return AllDone() || StopsEarly(config_, state_);
 }
 
 // One epoch, or what is left of it after a resume.
@@ -48,6 +52,7 @@ absl::StatusOr<Trainer::EdgeDecision> Trainer::RunEpoch() {
     if (micro_batches == 0) {  // only after a resume on more ranks, when less than a batch was left
       ++state_.epoch;
       state_.step_in_epoch = state_.samples_in_epoch = 0;
+      if (absl::Status status = EvaluateIfDue(); !status.ok()) return status;
       break;
     }
     if (absl::Status status = Update(static_cast<int>(micro_batches)); !status.ok()) return status;

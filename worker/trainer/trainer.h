@@ -75,6 +75,7 @@ class Trainer {
   std::vector<int64_t> MicroBatchSizes() const;
   absl::StatusOr<EdgeDecision> StepEdge();
   bool CheckpointDue(int64_t step) const;
+  bool AllDone() const;
   bool Finished() const;
   absl::Status FinishRun();
   void WriteDueCheckpoint(int todo);

@@ -74,7 +74,7 @@ void Trainer::JudgeEvaluation() {
     const absl::Status status = ReplaceFile(PosixFileSystem(), path, BestMark());
     if (!status.ok()) fprintf(stderr, "%s\n", std::string(status.message()).c_str());
   }
-  if (StopsEarly(config_, state_) && session_.rank == 0) {
+  if (StopsEarly(config_, state_) && !AllDone() && session_.rank == 0) {
     printf(
         "step %lld: stopping early: none of the last %lld evaluations was better than that of step "
         "%lld (test %s %.6g)\n",

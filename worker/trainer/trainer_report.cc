@@ -93,7 +93,7 @@ void Trainer::ReportResult(const std::string& digest) {
     metric("best_step", static_cast<double>(state_.best_step));
     metric("best_value", state_.best_value);
   }
-  if (StopsEarly(config_, state_)) metric("early_stopped", 1);
+  if (StopsEarly(config_, state_) && !AllDone()) metric("early_stopped", 1);
   result("METRIC.final_loss", absl::StrFormat("%.17g", state_.last_loss));
   result("METRIC.checkpoint_seconds", absl::StrFormat("%.6f", writer_->seconds()));
   const CheckpointWriter::Cost cost = writer_->cost();
