@@ -170,6 +170,32 @@ class InPlace : public Block {
   }
 };
 
+// Counts its forwards in a buffer, and gives what no gradient flows through.
+class Counter : public Block {
+ public:
+  Counter() : count_(register_buffer("count", at::zeros({1}))) {
+    register_parameter("own", at::ones({1}));
+  }
+  Tensor forward(const Tensor& input) override {
+    count_.add_(1);
+    return input.detach() + 1;
+  }
+
+ private:
+  Tensor count_;
+};
+
+TEST(Recompute, BuffersMoveOnceWhereNoGradientFlows) {
+  const auto counter = std::make_shared<Counter>();
+  Model model({{"a", std::make_shared<NoisyBlock>(2, 6)},
+               {"b", counter},
+               {"c", std::make_shared<NoisyBlock>(6, 6)}},
+              MakeCrossEntropy(0));
+  ForwardPass pass(&model, Config("off", "blocks"), at::kCPU);
+  pass.Forward(torch::ones({2, 2, 4, 4}), 0, model.size()).sum().backward();
+  EXPECT_EQ(counter->buffers()[0].item<float>(), 1);
+}
+
 std::string Complaint(std::vector<NamedBlock> blocks) {
   Model model(std::move(blocks), MakeCrossEntropy(0));
   ForwardPass pass(&model, Config("off", "blocks"), at::kCPU);

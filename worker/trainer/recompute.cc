@@ -66,10 +66,10 @@ void CheckLeaves(const RecomputedBlock& block, const at::Tensor& input, const at
     open.pop_back();
     if (node == nullptr || !seen.insert(node).second) continue;
     if (const auto* leaf = dynamic_cast<const torch::autograd::AccumulateGrad*>(node)) {
-      TORCH_CHECK(known.count(leaf->variable.unsafeGetTensorImpl()) != 0, "block '",
-                  block.named.name,
-                  "' of the model uses a parameter that is not registered in it, and cannot be "
-                  "recomputed; register it, or set precision.recompute = \"none\"");
+      TORCH_CHECK_VALUE(
+          known.count(leaf->variable.unsafeGetTensorImpl()) != 0, "block '", block.named.name,
+          "' of the model uses a parameter that is not registered in it, and cannot be "
+          "recomputed; register it, or set precision.recompute = \"none\"");
     }
     for (const torch::autograd::Edge& edge : node->next_edges())
       open.push_back(edge.function.get());
@@ -92,9 +92,9 @@ class RecomputeFunction : public torch::autograd::Function<RecomputeFunction> {
       output = block->named.block->forward(input);
       at::autocast::clear_cache();
     }
-    TORCH_CHECK(input._version() == version, "block '", block->named.name,
-                "' of the model changes its input in place, and cannot be recomputed; set "
-                "precision.recompute = \"none\"");
+    TORCH_CHECK_VALUE(input._version() == version, "block '", block->named.name,
+                      "' of the model changes its input in place, and cannot be recomputed; set "
+                      "precision.recompute = \"none\"");
     context->save_for_backward({input});
     context->saved_data["repetition"] = c10::IValue::make_capsule(std::move(repetition));
     return output;
@@ -111,7 +111,10 @@ class RecomputeFunction : public torch::autograd::Function<RecomputeFunction> {
     for (const at::Tensor& buffer : block.buffers) buffers.push_back(buffer.clone());
     const at::Tensor output = Repeat(repetition, input);
     // Nothing in the block depends on what records gradients.
-    if (!output.requires_grad()) return variable_list(2 + block.parameters.size());
+    if (!output.requires_grad()) {
+      PutBack(buffers, block);
+      return variable_list(2 + block.parameters.size());
+    }
     CheckLeaves(block, input, output);
 
     std::vector<at::Tensor> inputs = block.parameters;
@@ -120,7 +123,7 @@ class RecomputeFunction : public torch::autograd::Function<RecomputeFunction> {
                                                 /*retain_graph=*/std::nullopt,
                                                 /*create_graph=*/false, /*allow_unused=*/true);
     // Only now: while a graph holds buffers, changing them makes its backward fail.
-    for (size_t i = 0; i < buffers.size(); ++i) block.buffers[i].detach().copy_(buffers[i]);
+    PutBack(buffers, block);
     // In the order of forward's arguments: the block, the input, the parameters.
     variable_list result = {at::Tensor(), at::Tensor()};
     if (repetition.input_requires_grad) {
@@ -132,6 +135,10 @@ class RecomputeFunction : public torch::autograd::Function<RecomputeFunction> {
   }
 
  private:
+  static void PutBack(const std::vector<at::Tensor>& buffers, const RecomputedBlock& block) {
+    for (size_t i = 0; i < buffers.size(); ++i) block.buffers[i].detach().copy_(buffers[i]);
+  }
+
   static at::Tensor Repeat(Repetition& repetition, const at::Tensor& input) {
     RandomState now(input.device());
     repetition.random.Restore();

@@ -13,7 +13,7 @@ at::Tensor BatchNorm2d::forward(const at::Tensor& input) {
   if (is_training()) {
     num_batches_tracked_.add_(1);
     if (function_) return function_(*this, input);
-    TORCH_CHECK(
+    TORCH_CHECK_VALUE(
         input.numel() > input.size(1),
         "batch norm has one value a channel and so no deviation: a batch of 1 needs a larger "
         "image, a larger [data] batch_size, or [parallel] sync_bn = \"on\" on several ranks");
