@@ -86,6 +86,10 @@ absl::Status DescribeException(const std::exception& error, const Session& sessi
   const auto* torch_error = dynamic_cast<const c10::Error*>(&error);
   const std::string text =
       torch_error == nullptr ? error.what() : torch_error->what_without_backtrace();
+  // What no restart changes, ours and LibTorch's.
+  if (dynamic_cast<const c10::ValueError*>(&error) != nullptr) {
+    return absl::FailedPreconditionError(text);
+  }
   if (!IsOutOfMemory(error)) return absl::InternalError(text);
   return absl::ResourceExhaustedError(
       OutOfMemoryText(text, session.state_bytes, PeakMemoryInUse(session.device), session.config));

@@ -65,9 +65,10 @@ Statistics GatherOnCpu(SyncBatchNorm& sync, BatchNorm2d& layer, const at::Tensor
   const at::Tensor all = sync.AllGather(mine).to(at::kDouble);
   const at::Tensor counts = all.narrow(1, 2 * channels, 1);  // {ranks, 1}
   const double total = counts.sum().item<double>();
-  TORCH_CHECK(total > 1 || !sync.status().ok(),
-              "batch norm has one value a channel on all ranks together, and so no deviation; use "
-              "a larger [data] batch_size");
+  TORCH_CHECK_VALUE(
+      total > 1 || !sync.status().ok(),
+      "batch norm has one value a channel on all ranks together, and so no deviation; use "
+      "a larger [data] batch_size");
   const at::Tensor means = all.narrow(1, 0, channels);
   const at::Tensor all_mean = (means * counts).sum(0) / total;
   const at::Tensor all_variance =
