@@ -35,6 +35,47 @@ class OwnLoss(Small):
         return (output - F.one_hot(targets, 10)).square().mean()
 
 
+class FewClasses(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.fc = nn.Linear(784, 3)
+
+    def forward(self, images):
+        return self.fc(torch.flatten(images, 1))
+
+
+class Regression(FewClasses):
+    """Its loss has no classes."""
+
+    @torch.jit.export
+    def loss(self, output, targets):
+        return (output.mean(1) - targets).square().mean()
+
+
+class ReplacesInTraining(Small):
+    """Puts a new tensor in a buffer's place."""
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("seen", torch.zeros(()))
+
+    def forward(self, images):
+        if self.training:
+            self.seen = self.seen + images.size(0)
+        x = self.frozen(torch.flatten(self.body(images), 1))
+        return self.fc(x)
+
+
+class ReplacesAlways(FewClasses):
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("seen", torch.zeros(()))
+
+    def forward(self, images):
+        self.seen = self.seen + images.size(0)
+        return self.fc(torch.flatten(images, 1))
+
+
 class TwoInputs(nn.Module):
     def __init__(self):
         super().__init__()
@@ -58,15 +99,6 @@ class OtherShape(nn.Module):
         return self.fc(torch.flatten(images, 1))
 
 
-class FewClasses(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.fc = nn.Linear(784, 3)
-
-    def forward(self, images):
-        return self.fc(torch.flatten(images, 1))
-
-
 class MixesTheBatch(FewClasses):
     def forward(self, images):
         return self.fc(torch.flatten(images, 1)).mean(0)
@@ -74,7 +106,18 @@ class MixesTheBatch(FewClasses):
 
 def main(folder):
     torch.manual_seed(3)
-    for kind in (Small, OwnLoss, TwoInputs, NoParameters, OtherShape, FewClasses, MixesTheBatch):
+    for kind in (
+        Small,
+        OwnLoss,
+        Regression,
+        ReplacesInTraining,
+        ReplacesAlways,
+        TwoInputs,
+        NoParameters,
+        OtherShape,
+        FewClasses,
+        MixesTheBatch,
+    ):
         torch.jit.script(kind()).save(os.path.join(folder, kind.__name__ + ".pt"))
     traced = torch.jit.trace(nn.Sequential(nn.Flatten(), nn.Linear(784, 10)), torch.zeros(5, 1, 28, 28))
     traced.save(os.path.join(folder, "Traced.pt"))

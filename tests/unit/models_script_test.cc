@@ -7,12 +7,15 @@
 #include <filesystem>
 #include <fstream>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "tests/unit/gloo_ranks.h"
 #include "tests/unit/models_files.h"
 #include "tests/unit/trainer_harness.h"
 #include "worker/checkpoint/initial_weights.h"
 #include "worker/model/layers/script_module.h"
 #include "worker/trainer/export_torchscript.h"
+#include "worker/trainer/shared_buffers.h"
 
 namespace ddprun {
 namespace {
@@ -88,6 +91,61 @@ TEST_F(ScriptModelTest, AnExportedLossIsUsed) {
   smoothing.train_label_smoothing = 0.1;
   EXPECT_THAT(CreateModel({smoothing, kImages}).status().message(),
               HasSubstr("[train] label_smoothing"));
+}
+
+TEST_F(ScriptModelTest, ALossWithoutClassesCannotBeJudgedByAccuracy) {
+  TrainConfig config = Config("Regression");
+  for (const char* metric : {"auto", "loss"}) {
+    config.train_best_metric = metric;
+    EXPECT_TRUE(CreateModel({config, kImages}).ok()) << metric;
+  }
+  config.train_best_metric = "accuracy";
+  const absl::Status status = CreateModel({config, kImages}).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(status.message(), HasSubstr("[train] best_metric: is \"accuracy\""));
+  config = Config("OwnLoss");
+  config.train_best_metric = "accuracy";
+  EXPECT_TRUE(CreateModel({config, kImages}).ok());
+}
+
+// A tensor in a buffer's place would not be in checkpoints.
+TEST_F(ScriptModelTest, AModuleThatReplacesABufferIsAnError) {
+  EXPECT_THAT(ErrorOf("ReplacesAlways"), HasSubstr("forward replaces the buffer 'seen'"));
+  const TrainConfig config = Config("ReplacesInTraining");
+  absl::StatusOr<Model> model = CreateModel({config, kImages});
+  ASSERT_TRUE(model.ok()) << model.status();
+  const at::Tensor input = at::rand({4, 1, 28, 28});
+  model->Train(true);
+  std::string error;
+  try {
+    model->Forward(input, 0, 1);
+  } catch (const c10::ValueError& thrown) {
+    error = thrown.what_without_backtrace();
+  }
+  EXPECT_THAT(error, HasSubstr("[model] file: forward replaces the buffer 'seen'; change it in "
+                               "place (seen.copy_("));
+}
+
+// TR6: a module's buffers come from rank 0 before each update; frozen weights stay equal anyway.
+TEST_F(ScriptModelTest, RanksShareBuffersButNotFrozenWeights) {
+  const auto results = RunOverGloo(2, [](Communicator& communicator) -> std::string {
+    const TrainConfig config = Config("Small");
+    const Model model = *CreateModel({config, kImages});
+    const at::NoGradGuard no_grad;
+    for (const NamedTensor& item : model.Buffers()) item.tensor.fill_(communicator.rank() + 1);
+    SharedBuffers shared(model, &communicator);
+    for (int use = 0; use < 2; ++use) {
+      const absl::Status status = use == 0 ? shared.BeforeUpdate() : shared.BeforeUse();
+      if (!status.ok()) return status.ToString();
+      for (const NamedTensor& item : model.Buffers()) {
+        const bool frozen = absl::StartsWith(item.name, "frozen.");
+        const int expected = frozen ? communicator.rank() + 1 : 1;
+        if (!item.tensor.eq(expected).all().item<bool>()) return item.name;
+      }
+    }
+    return "";
+  });
+  EXPECT_THAT(results, ::testing::Each(""));
 }
 
 TEST_F(ScriptModelTest, ModulesThatDoNotFitAreNamedWithTheReason) {

@@ -56,8 +56,14 @@ absl::StatusOr<Model> CreateModel(const ModelContext& context) {
   for (const RegisteredModel& registered : RegisteredModels()) {
     if (name != registered.name) continue;
     absl::StatusOr<Model> model = registered.entry->make(context);
-    if (model.ok() && !model->has_loss()) {
+    if (!model.ok()) return model;
+    if (!model->has_loss()) {
       model->set_loss(MakeCrossEntropy(context.config.train_label_smoothing));
+    }
+    if (context.config.train_best_metric == "accuracy" && !model->loss().classifies()) {
+      return absl::InvalidArgumentError(
+          "[train] best_metric: is \"accuracy\", but the module's own loss has no scores of "
+          "classes; use \"loss\"");
     }
     return model;
   }

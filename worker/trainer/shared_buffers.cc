@@ -2,6 +2,7 @@
 
 #include <set>
 
+#include "worker/model/layers/script_module.h"
 #include "worker/trainer/sync_batch_norm.h"
 
 namespace ddprun {
@@ -14,7 +15,16 @@ SharedBuffers::SharedBuffers(const Model& model, Communicator* communicator)
       statistics.insert(buffer.unsafeGetTensorImpl());
     }
   }
+  std::set<const void*> constant;
+  for (const NamedBlock& named : model.blocks()) {
+    const auto* script = dynamic_cast<const ScriptBlock*>(named.block.get());
+    if (script == nullptr) continue;
+    for (const at::Tensor& weight : script->frozen()) {
+      constant.insert(weight.unsafeGetTensorImpl());
+    }
+  }
   for (const NamedTensor& buffer : model.Buffers()) {
+    if (constant.count(buffer.tensor.unsafeGetTensorImpl()) != 0) continue;
     all_.emplace_back(buffer.name, buffer.tensor);
     if (statistics.count(buffer.tensor.unsafeGetTensorImpl()) == 0) others_.push_back(all_.back());
   }

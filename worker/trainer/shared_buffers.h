@@ -20,7 +20,8 @@ class SharedBuffers {
   // communicator: null for one rank; outlives this.
   SharedBuffers(const Model& model, Communicator* communicator);
   absl::Status BeforeUpdate() { return BroadcastTensors(others_, communicator_); }
-  // Afterwards all buffers of all ranks are equal.
+  // Afterwards all buffers of all ranks are equal (those that never change always were, see
+  // Trainer::Connect).
   absl::Status BeforeUse() { return BroadcastTensors(all_, communicator_); }
 
  private:

@@ -6,6 +6,7 @@
 #include <cstdio>
 #include <filesystem>
 #include <map>
+#include <set>
 #include <tuple>
 
 #include "absl/strings/str_cat.h"
@@ -109,6 +110,11 @@ bool AreScores(const at::Tensor& output, const SampleSpec& data) {
          output.size(-1) >= data.classes;
 }
 
+std::string ReplacedText(const std::string& buffer) {
+  return absl::StrCat("forward replaces the buffer '", buffer, "'; change it in place (", buffer,
+                      ".copy_(…)), or checkpoints would miss it");
+}
+
 // What the module makes of zeros.
 absl::StatusOr<at::Tensor> TryOutput(ScriptBlock* block, const ModelContext& context) {
   const SampleSpec& data = context.data;
@@ -122,6 +128,9 @@ absl::StatusOr<at::Tensor> TryOutput(ScriptBlock* block, const ModelContext& con
     block->train(false);
     at::Tensor output = block->forward(Zeros(data.input_shape, type));
     block->train(true);
+    if (const std::string replaced = block->ReplacedBuffer(); !replaced.empty()) {
+      return BadModule(path, ReplacedText(replaced));
+    }
     if (output.dim() > 0 && output.size(0) == kTrialSamples) return output;
     return BadModule(
         path, absl::StrCat("forward makes an output of ", absl::StrJoin(output.sizes(), " x "),
@@ -214,12 +223,28 @@ ScriptBlock::ScriptBlock(torch::jit::Module module) : module_(std::move(module))
   };
   for (const auto& item : module_.named_parameters()) {
     add(item.name, item.value, item.value.requires_grad());
+    if (!item.value.requires_grad()) frozen_.push_back(item.value);
   }
   for (const auto& item : module_.named_buffers()) add(item.name, item.value, false);
 }
 
 at::Tensor ScriptBlock::forward(const at::Tensor& input) {
-  return module_.forward({input}).toTensor();
+  at::Tensor output = module_.forward({input}).toTensor();
+  if (is_training() && !buffers_checked_) {
+    const std::string replaced = ReplacedBuffer();
+    TORCH_CHECK_VALUE(replaced.empty(), "[model] file: ", ReplacedText(replaced));
+    buffers_checked_ = true;
+  }
+  return output;
+}
+
+std::string ScriptBlock::ReplacedBuffer() const {
+  std::set<const void*> known;
+  for (const at::Tensor& buffer : buffers()) known.insert(buffer.unsafeGetTensorImpl());
+  for (const auto& item : module_.named_buffers()) {
+    if (known.count(item.value.unsafeGetTensorImpl()) == 0) return item.name;
+  }
+  return "";
 }
 
 void ScriptBlock::train(bool on) {
