@@ -39,6 +39,8 @@ class Pieces:
     def after(self, step):
         """To be called after each step (from 1): measures, then takes over ddprun's state of this step."""
         ours, theirs = read_checkpoint(self.checkpoints / f"step-{step}"), self.trainer.state()
+        for name in set(ours["optimizer"]) - set(theirs["optimizer"]):  # torch.optim makes its tensors in the first update that is not skipped
+            theirs["optimizer"][name] = torch.zeros_like(ours["optimizer"][name])
         for part in ("weights", "optimizer", "ema"):
             need_same_names(ours[part], theirs[part])
             large, single = self.split(part, theirs[part])
