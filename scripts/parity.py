@@ -10,6 +10,7 @@
 import argparse
 import collections
 import copy
+import os
 import pathlib
 import shutil
 import sys
@@ -138,6 +139,9 @@ def main():
     parser.add_argument("--ranks-max", type=int, default=1 << 20, help="leave out what needs more processes")
     options = parser.parse_args()
     torch.set_num_threads(1)
+    if options.device == "cuda":
+        # Tensor cores would round inputs to 11 bits, in sums that depend on the size of the batch; ddprun inherits it, too.
+        os.environ["NVIDIA_TF32_OVERRIDE"] = "0"
     cases = [case for case in parity_settings.everything() if options.only in case.name and (case.quick or not options.quick)
              and max(case.ranks, case.peer_ranks or 1) <= options.ranks_max]
     with parity_run.Workshop(options.device) as workshop:

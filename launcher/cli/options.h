@@ -1,9 +1,9 @@
 // What was typed: argv → Options, or one clear error. Pure: looks at nothing but its arguments.
 //
 // `ddprun [run] [options] (train.cfg | program args… | -- program args…)`, `ddprun coordinator …`,
-// `ddprun agent …`, `ddprun logs …`, `ddprun ckpt ls …`, `ddprun tokens …`, `ddprun plan …`. The first positional
-// argument that does not end in .cfg is a program in torchrun's way; it and everything behind it
-// are the program's own, untouched, as is all behind
+// `ddprun agent …`, `ddprun logs …`, `ddprun ckpt ls …`, `ddprun tokens …`, `ddprun plan …`. The
+// first positional argument that does not end in .cfg is a program in torchrun's way; it and
+// everything behind it are the program's own, untouched, as is all behind
 // `--`. Options may be written --like-this or --like_this, with `=value` or ` value`.
 // Errors are INVALID_ARGUMENT and name the option (or PET_ variable), the value and the fix.
 #pragma once
@@ -20,7 +20,18 @@
 
 namespace ddprun::cli {
 
-enum class Command { kRun, kCoordinator, kAgent, kLogs, kDoctor, kCkpt, kTokens, kPlan, kHelp, kVersion };
+enum class Command {
+  kRun,
+  kCoordinator,
+  kAgent,
+  kLogs,
+  kDoctor,
+  kCkpt,
+  kTokens,
+  kPlan,
+  kHelp,
+  kVersion
+};
 enum class CkptAction { kNone, kList, kShow, kVerify, kExport, kConvert, kPrune };
 
 struct Processes {

@@ -103,7 +103,7 @@ std::string Communication(const Answer& plan) {
                                             ": 2 (n - 1) / n of it, in a ring of n ranks")));
 }
 
-std::string Options(const Answer& plan) {
+std::string Savings(const Answer& plan) {
   std::string text;
   for (const Json& entry : plan.List("options")) {
     const Answer option(entry);
@@ -130,7 +130,7 @@ absl::StatusOr<std::string> PlanText(const std::string& json, const std::string&
   if (!parsed.is_object()) return absl::InternalError("ddp-worker --plan answered no JSON object");
   const Answer plan(parsed);
   return absl::StrCat(config_path, ": model ", plan.Text("model"), "\n", Run(plan),
-                      Memory(plan.In("memory")), Communication(plan), Options(plan),
+                      Memory(plan.In("memory")), Communication(plan), Savings(plan),
                       Assumptions(plan));
 }
 

@@ -35,6 +35,7 @@ std::vector<std::string> EnvironmentOf(const WorkerQuestion& question, const Sur
   variables["DDPRUN_DEVICE"] = "cpu";
   variables.try_emplace("OMP_NUM_THREADS", absl::StrCat(std::min(here.cores, kThreadsMax)));
   std::vector<std::string> list;
+  list.reserve(variables.size());
   for (const auto& [name, value] : variables) list.push_back(absl::StrCat(name, "=", value));
   return list;
 }

@@ -154,8 +154,8 @@ class Thief {
   bool has_it_ = false;
 };
 
-// L56, S14, R10, TR18: MASTER_PORT is held until rank 0 listens, so that an ordinary program cannot have
-// it. One that insists gets it, and the job goes on with another port, free of charge.
+// L56, S14, R10, TR18: MASTER_PORT is held until rank 0 listens, so that an ordinary program cannot
+// have it. One that insists gets it, and the job goes on with another port, free of charge.
 TEST(RowsPorts, AThiefOfMasterPortGetsNothingOrCostsNothing) {
   Launch launch(Mode::kTogether, 2,
                 {"--max-restarts", "0", "--", "/bin/bash", "-c",

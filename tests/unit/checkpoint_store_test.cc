@@ -65,8 +65,8 @@ TEST(CheckpointStore, TheNewestStepIsChosenByNumber) {
   EXPECT_EQ(Choose(folder.path()).step, 100u);
 }
 
-// C12, C1, TR28: every prefix of the file operations of a save, under every model of what a loss of power
-// keeps, leaves the old checkpoint or the new one, whole.
+// C12, C1, TR28: every prefix of the file operations of a save, under every model of what a loss of
+// power keeps, leaves the old checkpoint or the new one, whole.
 TEST(CheckpointStore, EveryCutThroughACommitLeavesTheOldOrTheNewCheckpoint) {
   TemporaryFolder recorded;
   RecordingFileSystem files(recorded.path());

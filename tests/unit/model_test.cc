@@ -10,9 +10,9 @@
 #include <set>
 
 #include "common/config/key_table.h"
+#include "worker/parallel/seeds.h"
 #include "worker/trainer/optimizer.h"
 #include "worker/trainer/plan.h"
-#include "worker/parallel/seeds.h"
 
 namespace ddprun {
 namespace {
