@@ -17,7 +17,7 @@ absl::Status LoadInitialWeights(const std::string& path, const Model& model) {
     const bool optional = absl::EndsWith(buffer.name, "num_batches_tracked");
     if (!optional || file->Find(buffer.name) != nullptr) tensors.push_back(buffer);
   }
-  const absl::Status status = LoadTensors(*file, tensors);
+  absl::Status status = LoadTensors(*file, tensors);
   if (status.ok()) return status;
   return absl::InvalidArgumentError(
       absl::StrCat("[model] weights: ", std::string(status.message())));

@@ -93,14 +93,16 @@ void Snapshot::AddSource(const at::Tensor& source, const at::Tensor& view) {
 
 void Snapshot::Populate() {
   if (buffer_.is_pinned() || buffer_.nbytes() == 0) return;
-  const auto page = static_cast<uintptr_t>(sysconf(_SC_PAGESIZE));
-  const auto begin = reinterpret_cast<uintptr_t>(buffer_.data_ptr());
-  const uintptr_t first = (begin + page - 1) / page * page;
-  const uintptr_t last = (begin + buffer_.nbytes()) / page * page;
-  if (first >= last) return;
+  const auto page = static_cast<size_t>(sysconf(_SC_PAGESIZE));
+  auto* const data = static_cast<char*>(buffer_.data_ptr());
+  const size_t before = (page - reinterpret_cast<uintptr_t>(data) % page) % page;
+  if (buffer_.nbytes() < before + page) return;
+  char* const first = data + before;
+  const size_t bytes = (buffer_.nbytes() - before) / page * page;
   // Large pages, where the system gives them on request, make the copy itself faster too.
-  madvise(reinterpret_cast<void*>(first), last - first, MADV_HUGEPAGE);
-  for (uintptr_t at = first; at < last; at += page) *reinterpret_cast<volatile char*>(at) = 0;
+  madvise(first, bytes, MADV_HUGEPAGE);
+  volatile char* const touched = first;
+  for (size_t at = 0; at < bytes; at += page) touched[at] = 0;
 }
 
 void Snapshot::Capture() {

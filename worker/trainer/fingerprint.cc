@@ -129,6 +129,7 @@ absl::Status CheckFingerprints(const std::vector<NamedTensor>& tensors, int rank
   all = GatherIntegers(digests, communicator, device);
   if (!all.ok()) return all.status();
   std::vector<std::string> names;
+  names.reserve(tensors.size());
   for (const NamedTensor& item : tensors) names.push_back(item.name);
   return CompareDigests(*all, names, rank, step);
 }

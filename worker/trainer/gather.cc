@@ -30,6 +30,7 @@ absl::StatusOr<std::vector<std::vector<T>>> Gather(const std::vector<T>& mine,
   absl::StatusOr<at::Tensor> all = GatherTensor(input, type, communicator, device);
   if (!all.ok()) return all.status();
   std::vector<std::vector<T>> result;
+  result.reserve(static_cast<size_t>(all->size(0)));
   const T* data = all->template data_ptr<T>();
   for (int64_t rank = 0; rank < all->size(0); ++rank) {
     result.emplace_back(data + rank * input.numel(), data + (rank + 1) * input.numel());

@@ -112,6 +112,7 @@ NonFiniteFinding NonFiniteWatch::FindIn(const Batch& batch, int micro_batch) {
     look(loss, kPlaceBlocks + blocks, "the loss", trace);
   }
   std::vector<at::Tensor> leaves;
+  leaves.reserve(parameters.size());
   for (const NamedTensor& item : parameters) leaves.push_back(item.tensor);
   // Not backward(): the reducer's hooks would take these gradients for the update's.
   const std::vector<at::Tensor> gradients =

@@ -33,6 +33,7 @@ absl::StatusOr<Batch> FirstBatch(const std::shared_ptr<const Dataset>& data) {
   const int64_t count = std::min(kSamplesTried, data->size());
   Loader loader(data, count, /*threads=*/0);
   std::vector<int64_t> indices;
+  indices.reserve(static_cast<size_t>(count));
   for (int64_t i = 0; i < count; ++i) indices.push_back(i);
   loader.Start(/*epoch=*/0, std::move(indices));
   absl::StatusOr<Batch> batch = loader.Next();

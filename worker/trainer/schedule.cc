@@ -53,8 +53,10 @@ double LearningRateSchedule::At(int64_t step) const {
   switch (shape_) {
     case Shape::kConstant:
       return peak_;
-    case Shape::kStep:
-      return peak_ * std::pow(gamma_, static_cast<double>(step / steps_per_epoch_ / decay_epochs_));
+    case Shape::kStep: {
+      const int64_t decays = step / steps_per_epoch_ / decay_epochs_;
+      return peak_ * std::pow(gamma_, static_cast<double>(decays));
+    }
     case Shape::kCosine:
       return end_ + (peak_ - end_) * (1 + std::cos(std::numbers::pi * progress)) / 2;
     case Shape::kLinear:

@@ -1,5 +1,6 @@
 #include "worker/trainer/sync_batch_norm.h"
 
+#include <bit>
 #include <tuple>
 #include <utility>
 
@@ -100,7 +101,7 @@ class SyncBatchNormFunction : public torch::autograd::Function<SyncBatchNormFunc
     const Statistics all =
         gpu ? GatherOnGpu(*sync, *layer, input) : GatherOnCpu(*sync, *layer, input);
     context->save_for_backward({input, weight, all.mean, all.inverse_deviation, all.counts});
-    context->saved_data["sync"] = reinterpret_cast<int64_t>(sync);
+    context->saved_data["sync"] = std::bit_cast<int64_t>(sync);
     if (gpu && input.numel() > 0) {
       return at::batch_norm_elemt(input, weight, bias, all.mean, all.inverse_deviation,
                                   BatchNorm2d::kEpsilon);
@@ -110,7 +111,7 @@ class SyncBatchNormFunction : public torch::autograd::Function<SyncBatchNormFunc
 
   static variable_list backward(AutogradContext* context, const variable_list& output_grads) {
     const variable_list saved = context->get_saved_variables();
-    auto* sync = reinterpret_cast<SyncBatchNorm*>(context->saved_data["sync"].toInt());
+    auto* sync = std::bit_cast<SyncBatchNorm*>(context->saved_data["sync"].toInt());
     const at::Tensor& input = saved[0];
     const at::Tensor grad = output_grads[0].contiguous(input.suggest_memory_format());
     variable_list result(5);

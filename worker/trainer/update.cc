@@ -41,7 +41,7 @@ at::Tensor ParameterUpdate::ScaleLoss(const at::Tensor& loss) const {
 absl::Status ParameterUpdate::Step(int64_t position, const GradientReducer& reducer) {
   lr_ = schedule_.At(position);
   ++updates_;
-  const std::vector<at::Tensor> gradients = reducer.flat_gradients();
+  const std::vector<at::Tensor>& gradients = reducer.flat_gradients();
   at::Tensor found_inf;
   bool skip = false;
   if (scaler_ != nullptr) {
