@@ -13,8 +13,8 @@ namespace ddprun {
 // Whether ValidateData tells all that can be known before the start; else ddp-worker --check does.
 bool IsCheckedWithoutTorch(const TrainConfig& config);
 
-// Whether so many samples give `world_size` ranks a whole update. `what`: file or data, for the
-// message.
+// Whether so many samples give `world_size` ranks a whole update, and a run that is at least as
+// long as its warm-up. `what`: file or data, for the message.
 absl::Status CheckSampleCount(const TrainConfig& config, const std::string& what, int64_t samples,
                               int world_size);
 

@@ -83,6 +83,13 @@ absl::Status CheckSampleCount(const TrainConfig& config, const std::string& what
                      ", and drop_last = true drops the rest; make batch_size or --nproc smaller, "
                      "or set drop_last = false"));
   }
+  const int64_t steps = config.train_epochs * StepsPerEpoch(config, samples, world_size);
+  if (config.train_epochs > 0 && config.train_warmup_steps > steps) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("[train] warmup_steps: is ", config.train_warmup_steps,
+                     ", longer than the whole run of ", steps, " steps (", config.train_epochs,
+                     " epochs with ", world_size, " ranks); make it smaller, or the run longer"));
+  }
   return absl::OkStatus();
 }
 

@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
+#include "common/config/data_checks.h"
 #include "common/config/train_config.h"
 
 namespace ddprun {
@@ -237,6 +238,17 @@ TEST(TrainConfigTest, AResumeMayChangeOnlyLengthCheckpointsAndLogs) {
   }
   EXPECT_THAT(CompareForResume(base, with({"train.lr=0.5"})).message(),
               HasSubstr("[train] lr: is 0.5, but the run that is to be resumed has 0.001"));
+}
+
+TEST(TrainConfigTest, AWarmUpIsNotLongerThanTheRun) {
+  TrainConfig config;
+  config.train_epochs = 2;
+  config.data_batch_size = 10;
+  config.train_warmup_steps = 20;
+  EXPECT_TRUE(CheckSampleCount(config, "data", 200, 2).ok()) << "2 epochs of 10 updates";
+  config.train_warmup_steps = 21;
+  EXPECT_THAT(std::string(CheckSampleCount(config, "data", 200, 2).message()),
+              HasSubstr("[train] warmup_steps: is 21, longer than the whole run of 20 steps"));
 }
 
 TEST(TrainConfigTest, StepsPerEpochFollowTheSampler) {
