@@ -163,8 +163,6 @@ TEST(TrainerChecks, ASlowRankIsNamed) {
       << launch.Log(1, 0);
   kill(slow, SIGCONT);
   EXPECT_NE(launch.Log(1, 0).find("times as long for its part of a step"), std::string::npos);
-  EXPECT_NE(ReadText(launch.run_dir() + "/metrics.jsonl").find("\"slow_rank\":1"),
-            std::string::npos);
   launch.Signal(SIGTERM);
   EXPECT_EQ(launch.Wait(60).exit_code, 143);
 }

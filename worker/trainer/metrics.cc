@@ -46,15 +46,6 @@ std::string EvaluationText(const EvaluationLine& line) {
   return json.dump() + "\n";
 }
 
-std::string SlowRankText(int64_t step, const SlowRank& slow, const std::string& host) {
-  const nlohmann::ordered_json json = {{"step", step},
-                                       {"slow_rank", slow.rank},
-                                       {"host", host},
-                                       {"factor", Rounded(slow.factor)},
-                                       {"cause", slow.by_data ? "data" : "compute"}};
-  return json.dump() + "\n";
-}
-
 MetricsLog::MetricsLog(const std::string& run_dir) {
   if (run_dir.empty()) return;
   path_ = run_dir + "/metrics.jsonl";

@@ -8,7 +8,6 @@
 #include <string>
 
 #include "worker/trainer/evaluate.h"
-#include "worker/trainer/slow_rank.h"
 
 namespace ddprun {
 
@@ -37,9 +36,6 @@ struct EvaluationLine {
 };
 
 std::string EvaluationText(const EvaluationLine& line);
-
-// {"step", "slow_rank", "host", "factor", "cause": "data" or "compute"}.
-std::string SlowRankText(int64_t step, const SlowRank& slow, const std::string& host);
 
 class MetricsLog {
  public:

@@ -74,9 +74,6 @@ absl::Status Trainer::CompareSpeed() {
        slow_ranks_.Update(state_.step, by_rank, config_.checks_slow_rank_factor, hosts_)) {
     printf("%s\n", line.c_str());
   }
-  for (const SlowRank& slow : slow_ranks_.told()) {
-    metrics_->Append(SlowRankText(state_.step, slow, hosts_[static_cast<size_t>(slow.rank)]));
-  }
   return absl::OkStatus();
 }
 
