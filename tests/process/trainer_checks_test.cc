@@ -114,8 +114,8 @@ TEST(TrainerChecks, AnInfiniteLossWithFiniteGradientsEndsTheJobToo) {
   const char* python = std::getenv("DDPRUN_PYTHON");
   if (python == nullptr || *python == '\0') GTEST_SKIP() << "no DDPRUN_PYTHON";
   const std::string module = ::testing::TempDir() + "infinite_loss.pt";
-  const std::string code = std::string(python) + R"py( -c "
-import sys, torch
+  const std::string script = ::testing::TempDir() + "infinite_loss.py";
+  std::ofstream(script) << R"py(import sys, torch
 class Infinite(torch.nn.Module):
     def __init__(self):
         super().__init__()
@@ -124,9 +124,11 @@ class Infinite(torch.nn.Module):
         return self.fc(x.flatten(1))
     @torch.jit.export
     def loss(self, output, target):
-        return torch.nn.functional.cross_entropy(output, target) + float('inf')
-torch.jit.script(Infinite()).save(sys.argv[1])" )py";
-  ASSERT_EQ(std::system((code + module).c_str()), 0);
+        return torch.nn.functional.cross_entropy(output, target) + float("inf")
+torch.jit.script(Infinite()).save(sys.argv[1])
+)py";
+  const std::string command = std::string(python) + " " + script + " " + module;
+  ASSERT_EQ(std::system(command.c_str()), 0);
   Launch launch(Mode::kTogether, 1,
                 Job({"model.name=torchscript", "model.file=" + module, "train.steps=5",
                      "train.evaluate=false", "data.batch_size=8"}));
