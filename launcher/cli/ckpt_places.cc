@@ -20,8 +20,6 @@
 namespace ddprun::cli {
 namespace {
 
-using Json = nlohmann::json;
-
 constexpr char kBest[] = "best";
 constexpr char kIndexEnding[] = ".safetensors.index.json";
 constexpr size_t kStepsNamedMax = 8;
@@ -65,7 +63,7 @@ absl::StatusOr<CkptPlace> NamedCheckpoint(const std::string& name, const std::st
 absl::StatusOr<std::vector<std::string>> FilesOfIndex(const std::string& path) {
   const absl::StatusOr<std::string> text = PosixFileSystem().ReadFile(path);
   if (!text.ok()) return text.status();
-  const Json index = Json::parse(*text, nullptr, /*allow_exceptions=*/false);
+  const nlohmann::json index = nlohmann::json::parse(*text, nullptr, /*allow_exceptions=*/false);
   const auto map = index.is_object() ? index.find("weight_map") : index.end();
   if (!index.is_object() || map == index.end() || !map->is_object()) {
     return absl::DataLossError(absl::StrCat(path, ": is no index: it has no weight_map"));
