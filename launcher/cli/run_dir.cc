@@ -23,8 +23,6 @@
 namespace ddprun::cli {
 namespace {
 
-using Json = nlohmann::json;
-
 // More than the first files of a run take.
 constexpr size_t kProbeBytes = 64u << 10;
 constexpr size_t kTailBytes = 64u << 10;
@@ -145,7 +143,7 @@ absl::StatusOr<RunFolderState> LookAtRunFolder(const std::string& path) {
   const absl::StatusOr<std::string> text = PosixFileSystem().ReadFile(job);
   if (!text.ok()) return text.status();
   state.job_json = *text;
-  const Json parsed = Json::parse(*text, nullptr, false);
+  const nlohmann::json parsed = nlohmann::json::parse(*text, nullptr, false);
   if (parsed.is_object() && parsed.contains("job_id") && parsed["job_id"].is_string()) {
     state.job_id = parsed["job_id"].get<std::string>();
   }
@@ -154,8 +152,10 @@ absl::StatusOr<RunFolderState> LookAtRunFolder(const std::string& path) {
   const absl::StatusOr<std::string> result =
       PosixFileSystem().ReadFile(JoinPath(path, "result.json"));
   if (!result.ok()) return state;
-  const Json outcome = Json::parse(*result, nullptr, false);
-  if (!outcome.is_object() || outcome.value("status", Json()) != Json("succeeded")) return state;
+  const nlohmann::json outcome = nlohmann::json::parse(*result, nullptr, false);
+  if (!outcome.is_object() ||
+      outcome.value("status", nlohmann::json()) != nlohmann::json("succeeded"))
+    return state;
   state.succeeded = true;
   if (const auto step = outcome.find("final_step");
       step != outcome.end() && step->is_number_unsigned()) {
