@@ -51,19 +51,28 @@ def in_pieces(setting):
     return full
 
 
+@contextlib.contextmanager
+def temporary_folder():
+    """A folder that is there within the context."""
+    folder = pathlib.Path(tempfile.mkdtemp(prefix="ddprun-parity-"))
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder)
+
+
 class Workshop:
-    """A folder with the data sets, made when first asked for, and the device to train on. Use as a context manager."""
+    """The data sets and files of weights in a folder, which several processes share, and the device to train on."""
 
-    def __init__(self, device="cpu"):
-        self.device = device
+    def __init__(self, device, folder):
+        self.device, self.folder, self.loaded = device, folder, {}
 
-    def __enter__(self):
-        self.folder = pathlib.Path(tempfile.mkdtemp(prefix="ddprun-parity-"))
-        self.loaded = {}
-        return self
-
-    def __exit__(self, *_):
-        shutil.rmtree(self.folder)
+    def prepare(self, settings):
+        """Makes what these settings read, before anything that reads it begins."""
+        for setting in settings:
+            self.data_dir(setting["data"]["kind"])
+            if "weights" in setting["model"]:
+                self.weights(setting)
 
     def data_dir(self, kind):
         folder = self.folder / f"data-{kind}"
@@ -95,9 +104,9 @@ class Workshop:
             config["model"]["weights"] = str(self.weights(setting))
         (folder / "train.cfg").write_text(toml(config), encoding="utf-8")
         run = folder / "run"
-        command = [DDPRUN, "--nproc", str(ranks), "--device", self.device, "--run-dir", str(run), *extra, str(folder / "train.cfg")]
+        command = ["timeout", str(RUN_SECONDS_MAX), DDPRUN, "--nproc", str(ranks), "--device", self.device, "--run-dir", str(run), *extra, str(folder / "train.cfg")]
         done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False,
-                              timeout=RUN_SECONDS_MAX, env={**os.environ, "OMP_NUM_THREADS": "1"})
+                              env={**os.environ, "OMP_NUM_THREADS": "1"})
         if done.returncode != 0:
             raise ParityError(f"{' '.join(command)}: exit code {done.returncode}\n{done.stdout[-3000:]}{done.stderr[-3000:]}")
         result = read_run(run)
@@ -109,20 +118,17 @@ class Workshop:
 
     def reference(self, jobs, ranks):
         """Results of the settings under one group of Python processes (none for one rank: in this process)."""
-        work = []
+        work, folder = [], pathlib.Path(tempfile.mkdtemp(dir=self.folder))
         for number, setting in enumerate(jobs):
             if "weights" in setting["model"]:
                 setting["model"]["weights"] = str(self.weights(setting))
-            work.append((setting, self.samples(setting), str(self.folder / f"reference-{number}.pt")))
+            work.append((setting, self.samples(setting), str(folder / f"reference-{number}.pt")))
         if ranks == 1:
             reference_trainer.run_rank(0, 1, "", work, self.device)
         else:
-            meeting = self.folder / "meeting"
-            meeting.unlink(missing_ok=True)
-            multiprocessing.spawn(reference_trainer.run_rank, (ranks, f"file://{meeting}", work, self.device), nprocs=ranks)
+            multiprocessing.spawn(reference_trainer.run_rank, (ranks, f"file://{folder / 'meeting'}", work, self.device), nprocs=ranks)
         results = [torch.load(path) for *_, path in work]
-        for *_, path in work:
-            os.unlink(path)
+        shutil.rmtree(folder)
         return results
 
 
