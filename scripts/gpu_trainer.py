@@ -53,7 +53,7 @@ def job(folder, model, ranks=1, **settings):
 
 
 def metrics(run_dir):
-    return [line for line in map(json.loads, (run_dir / "metrics.jsonl").read_text(encoding="utf-8").splitlines()) if "loss" in line]
+    return [json.loads(line) for line in (run_dir / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
 
 
 def finished(folder, model, ranks=1, **settings):

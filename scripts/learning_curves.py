@@ -1,7 +1,7 @@
 """Shows that the trainer learns: ResNet-18 on data in CIFAR-10's format, and a GPT on real text.
 
-learning_curves.py FOLDER [--device cpu|cuda] [--only resnet18|gpt]: makes the data in FOLDER, trains, and leaves
-FOLDER/resnet18.jsonl and FOLDER/gpt.jsonl, the runs' metrics. scripts/learning_curves.sh draws them into docs/.
+learning_curves.py FOLDER [--device cpu|cuda] [--only resnet18|gpt]: makes the data in FOLDER, trains, and leaves the
+run folders FOLDER/run-resnet18_cifar and FOLDER/run-gpt. scripts/learning_curves.sh draws them into docs/.
 The images are Fashion-MNIST, padded to 32 × 32 and given three equal channels: CIFAR-10 itself has to be downloaded. The text is
 the source code of Python's own standard library, as bytes. Exits 1 when a model has not learnt.
 """
@@ -72,7 +72,6 @@ def train(name, folder, device, settings):
     for setting in settings:
         arguments += ["--set", setting]
     subprocess.run(arguments, check=True)
-    shutil.copy(run / "metrics.jsonl", folder / f"{name}.jsonl")
     metrics = json.loads((run / "result.json").read_text())["metrics"]
     print(name, metrics)
     return metrics

@@ -1,7 +1,7 @@
-"""Draws learning curves from metrics.jsonl of one run or more: plot_metrics.py RUN… -o FILE.svg [--title TEXT].
+"""Draws learning curves of one run or more: plot_metrics.py RUN… -o FILE.svg [--title TEXT].
 
-RUN is a run folder or a metrics.jsonl. Lines with `loss` give the training loss, lines with `test_loss` or `test_accuracy` the
-evaluations. Of a step that was done again after a restart the last line counts. Needs matplotlib.
+RUN is a run folder: its metrics.jsonl gives the training loss, evaluations.jsonl the test loss and accuracy. Of a step that was
+done again after a restart the last line counts. Needs matplotlib.
 """
 
 import argparse
@@ -17,20 +17,15 @@ import matplotlib.pyplot as plt  # noqa: E402  (the backend is chosen first)
 
 
 def read(path):
-    """Step → fields of the newest line of each kind."""
-    path = pathlib.Path(path)
-    if path.is_dir():
-        path = path / "metrics.jsonl"
-    training, evaluations = {}, {}
+    """Step → fields of the newest line."""
+    steps = {}
     for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
         try:
             fields = json.loads(line)
         except json.JSONDecodeError as error:
             sys.exit(f"{path}:{number}: not JSON: {error}")
-        (training if "loss" in fields else evaluations)[fields["step"]] = fields
-    if not training:
-        sys.exit(f"{path}: holds no training steps")
-    return training, evaluations
+        steps[fields["step"]] = fields
+    return steps
 
 
 def curve(axis, lines, key, label, style):
@@ -48,7 +43,10 @@ def main():
     figure, loss = plt.subplots(figsize=(7, 3.6))
     accuracy = None
     for run in options.runs:
-        training, evaluations = read(run)
+        training = read(pathlib.Path(run) / "metrics.jsonl")
+        if not training:
+            sys.exit(f"{run}: has no line of training")
+        evaluations = read(pathlib.Path(run) / "evaluations.jsonl")
         curve(loss, training, "loss", "training loss", "-")
         curve(loss, evaluations, "test_loss", "test loss", "o--")
         if any(fields.get("test_accuracy") is not None for fields in evaluations.values()):

@@ -97,16 +97,23 @@ class EdgeTest : public ::testing::Test {
   TrainConfig config_;
 };
 
-TEST_F(EdgeTest, EvaluationsComeWhenAskedForAndAreLinesOfTheirOwn) {
+TEST_F(EdgeTest, EvaluationsComeWhenAskedForAndAreAFileOfTheirOwn) {
   config_.train_evaluate_every_steps = 5;
+  config_.log_every_steps = 2;
   const TrainOutcome outcome = Train({.config = config_, .run_dir = RunDir("run")});
   ASSERT_TRUE(outcome.status.ok()) << outcome.status;
-  const std::vector<std::string> lines = Lines(folder_.path() + "/run/metrics.jsonl");
+  const std::vector<std::string> lines = Lines(folder_.path() + "/run/evaluations.jsonl");
   ASSERT_EQ(lines.size(), 3u) << "steps 5 and 10, and the end";
   EXPECT_THAT(lines[0], HasSubstr("{\"step\":5,\"epoch\":1,\"test_loss\":"));
   EXPECT_THAT(lines[1], HasSubstr("{\"step\":10,\"epoch\":2,\"test_loss\":"));
   EXPECT_THAT(lines[2], HasSubstr("{\"step\":14,\"epoch\":2,\"test_loss\":"));
   for (const std::string& line : lines) EXPECT_THAT(line, HasSubstr("\"test_accuracy\":"));
+  const std::vector<std::string> training = Lines(folder_.path() + "/run/metrics.jsonl");
+  EXPECT_EQ(training.size(), 6u) << "three of each epoch's seven steps";
+  for (const std::string& line : training) {
+    for (const char* key : {"step", "epoch", "loss", "lr", "samples_per_s", "data_wait_s"})
+      EXPECT_THAT(line, HasSubstr(absl::StrCat("\"", key, "\":"))) << "in every line";
+  }
   EXPECT_EQ(outcome.results.count("METRIC.test_loss"), 1u);
   EXPECT_EQ(outcome.results.count("METRIC.early_stopped"), 0u);
 }
@@ -119,7 +126,7 @@ TEST_F(EdgeTest, OnlyTheBestCheckpointsCarryTheMark) {  // MA14
   ASSERT_TRUE(outcome.status.ok()) << outcome.status;
   double best = -1;
   std::set<int64_t> expected;  // an accuracy above all before it
-  for (const std::string& line : Lines(folder_.path() + "/run/metrics.jsonl")) {
+  for (const std::string& line : Lines(folder_.path() + "/run/evaluations.jsonl")) {
     const auto at = line.find("\"test_accuracy\":");
     const double accuracy = std::stod(line.substr(at + 16));
     if (accuracy > best) expected.insert(std::stoll(line.substr(8)));
@@ -194,11 +201,11 @@ TEST_F(EdgeTest, AnEpochThatEndsWithoutAnUpdateIsEvaluated) {
   std::ofstream(path) << changed;
   for (int64_t step : {6, 9, 12, 14})
     fs::remove_all(absl::StrCat(run_dir, "/checkpoints/step-", step));
-  fs::remove(run_dir + "/metrics.jsonl");
+  fs::remove(run_dir + "/evaluations.jsonl");
   const TrainOutcome rest = Train({.config = config_, .run_dir = run_dir, .resume_step = 3});
   ASSERT_TRUE(rest.status.ok()) << rest.status;
   EXPECT_EQ(rest.results.at("FINAL_STEP"), "10");
-  EXPECT_THAT(Lines(run_dir + "/metrics.jsonl").at(0), HasSubstr("{\"step\":3,\"epoch\":1,"));
+  EXPECT_THAT(Lines(run_dir + "/evaluations.jsonl").at(0), HasSubstr("{\"step\":3,\"epoch\":1,"));
 }
 
 // A stop at the end of an epoch does not wait for its evaluation: the resume makes it, and marks
@@ -213,7 +220,7 @@ TEST_F(EdgeTest, AResumeMakesTheEvaluationThatAStopHasLeftOut) {
   config_.checkpoint_best = true;
   ASSERT_TRUE(Train({.config = config_, .run_dir = run_dir, .resume_step = 7}).status.ok());
   EXPECT_TRUE(fs::exists(run_dir + "/checkpoints/step-7/" + kBestMark));
-  EXPECT_THAT(Lines(run_dir + "/metrics.jsonl").at(0), HasSubstr("{\"step\":7,\"epoch\":1,"));
+  EXPECT_THAT(Lines(run_dir + "/evaluations.jsonl").at(0), HasSubstr("{\"step\":7,\"epoch\":1,"));
 }
 
 }  // namespace

@@ -46,24 +46,25 @@ std::string EvaluationText(const EvaluationLine& line) {
   return json.dump() + "\n";
 }
 
-MetricsLog::MetricsLog(const std::string& run_dir) {
+LineFile::LineFile(const std::string& run_dir, const std::string& name) {
   if (run_dir.empty()) return;
-  path_ = run_dir + "/metrics.jsonl";
+  path_ = run_dir + "/" + name;
   fd_ = open(path_.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
   if (fd_ < 0)
-    fprintf(stderr, "%s: cannot open: %s; no metrics are kept\n", path_.c_str(), strerror(errno));
+    fprintf(stderr, "%s: cannot open: %s; its lines are not kept\n", path_.c_str(),
+            strerror(errno));
 }
 
-MetricsLog::~MetricsLog() {
+LineFile::~LineFile() {
   if (fd_ >= 0) close(fd_);
 }
 
-void MetricsLog::Append(const std::string& line) {
+void LineFile::Append(const std::string& line) {
   if (fd_ < 0) return;
   if (write(fd_, line.data(), line.size()) == static_cast<ssize_t>(line.size()) || complained_)
     return;
   complained_ = true;
-  fprintf(stderr, "%s: cannot write: %s; lines of metrics are missing\n", path_.c_str(),
+  fprintf(stderr, "%s: cannot write: %s; lines are missing in it\n", path_.c_str(),
           strerror(errno));
 }
 

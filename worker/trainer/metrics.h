@@ -1,6 +1,7 @@
-// metrics.jsonl of the run folder: one object a line, each appended with one write, by rank 0
-// alone. Without a run folder nothing is written. One thread. A line that cannot be written is said
-// once on stderr; training goes on.
+// The run folder's files of lines, each of one kind: metrics.jsonl holds what training did,
+// evaluations.jsonl what the test split said of it. One object a line, appended with one write, by
+// rank 0 alone. Without a run folder nothing is written. One thread. A line that cannot be written
+// is said once on stderr; training goes on.
 #pragma once
 
 #include <cstdint>
@@ -10,6 +11,9 @@
 #include "worker/trainer/evaluate.h"
 
 namespace ddprun {
+
+inline constexpr char kMetricsFile[] = "metrics.jsonl";
+inline constexpr char kEvaluationsFile[] = "evaluations.jsonl";
 
 struct MetricsLine {
   int64_t step = 0;
@@ -26,8 +30,8 @@ struct MetricsLine {
 
 std::string MetricsText(const MetricsLine& line);
 
-// A line of its own, with other keys: {"step", "epoch", "test_loss", "test_accuracy"}, and the last
-// two with `ema_` before them where averaged weights are kept.
+// {"step", "epoch", "test_loss", "test_accuracy"}, and the last two with `ema_` before them where
+// averaged weights are kept.
 struct EvaluationLine {
   int64_t step = 0;
   int64_t epoch = 0;  // 1-based
@@ -37,13 +41,13 @@ struct EvaluationLine {
 
 std::string EvaluationText(const EvaluationLine& line);
 
-class MetricsLog {
+class LineFile {
  public:
-  // An empty folder: no log.
-  explicit MetricsLog(const std::string& run_dir);
-  ~MetricsLog();
-  MetricsLog(const MetricsLog&) = delete;
-  MetricsLog& operator=(const MetricsLog&) = delete;
+  // An empty folder: nothing is written.
+  LineFile(const std::string& run_dir, const std::string& name);
+  ~LineFile();
+  LineFile(const LineFile&) = delete;
+  LineFile& operator=(const LineFile&) = delete;
   void Append(const std::string& line);
 
  private:

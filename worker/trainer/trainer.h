@@ -154,7 +154,8 @@ class Trainer {
   int micro_batches_ = 1;
 
   // For reports.
-  std::unique_ptr<MetricsLog> metrics_;
+  std::unique_ptr<LineFile> metrics_;
+  std::unique_ptr<LineFile> evaluations_;
   Clock::time_point loop_begin_;
   Clock::time_point interval_begin_;
   Clock::time_point progress_time_;

@@ -1,5 +1,5 @@
-// What others get to see of the training: log lines, metrics.jsonl, the progress display,
-// result.json.
+// What others get to see of the training: log lines, metrics.jsonl and evaluations.jsonl, the
+// progress display, result.json.
 #include <cinttypes>
 #include <cstdio>
 
@@ -66,7 +66,7 @@ void Trainer::ReportEvaluation() {
     printf("step %" PRId64 " averaged weights: %s\n", state_.step,
            EvaluationSummary(*averaged_evaluation_).c_str());
   }
-  metrics_->Append(EvaluationText(line));
+  evaluations_->Append(EvaluationText(line));
   // The time of an evaluation is none of training.
   interval_begin_ = progress_time_ = Clock::now();
   interval_samples_ = 0;

@@ -40,8 +40,9 @@ absl::StatusOr<std::unique_ptr<Trainer>> Trainer::Create(Session* session) {
                                          session->config.checkpoint_async);
   if (!writer.ok()) return writer.status();
   trainer->writer_ = *std::move(writer);
-  trainer->metrics_ =
-      std::make_unique<MetricsLog>(session->rank == 0 ? ddprun_run_dir(client) : "");
+  const std::string run_dir = session->rank == 0 ? ddprun_run_dir(client) : "";
+  trainer->metrics_ = std::make_unique<LineFile>(run_dir, kMetricsFile);
+  trainer->evaluations_ = std::make_unique<LineFile>(run_dir, kEvaluationsFile);
   if (ddprun_ready(client) != 0) return absl::InternalError(ddprun_error(client));
   return trainer;
 }
