@@ -7,7 +7,7 @@
   scripts/parity.py --write [FILE]  also puts the table into docs/parity.md, or a page like it into FILE
   scripts/parity.py --device cuda   both sides on GPUs (one for each process)
 
-Needs ddprun, ddprun-keeper and ddp-worker in DDPRUN_BIN (build/bin), and Python with torch, numpy and safetensors.
+Needs ddprun, ddprun-keeper and ddp-worker in DDPRUN_BIN (build/bin), Python with torch, numpy and safetensors, and xxhash or libxxhash.
 """
 
 import argparse

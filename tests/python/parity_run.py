@@ -98,7 +98,7 @@ class Workshop:
         """One run of ddprun to its end; returns what result_of() of the reference does, result.json as "result", and where its
         checkpoints are if it made one after each step ("checkpoints", to be removed by the caller)."""
         folder = pathlib.Path(tempfile.mkdtemp(dir=self.folder))
-        config = {section: keys for section, keys in setting.items() if section != "options"}
+        config = {section: keys for section, keys in setting.items() if section not in ("options", "peer")}
         config["data"] = {**config["data"], "dir": str(self.data_dir(config["data"]["kind"]))}
         if "weights" in config["model"]:
             config["model"]["weights"] = str(self.weights(setting))
@@ -175,13 +175,16 @@ def evaluation_difference(setting, ours, inputs, targets):
 
 
 def compare(ours, theirs):
-    """Differences of two results: loss (largest over the steps), lr, scale, weights, optimizer, ema; in pieces also update."""
+    """Differences of two results: loss (largest over the steps), lr, scale, weights, optimizer, ema; in pieces also update.
+    And in how many steps some ranks of the reference, but not all, had gradients that overflowed ("alone")."""
     if len(ours["lines"]) != len(theirs["lines"]):
         raise ParityError(f"{len(ours['lines'])} steps of ddprun, {len(theirs['lines'])} of the reference")
     pairs = list(zip(ours["lines"], theirs["lines"]))
     difference = {"loss": max(relative(a["loss"], b["loss"]) for a, b in pairs), "lr": max(relative(a["lr"], b["lr"]) for a, b in pairs)}
     if "loss_scale" in pairs[0][1]:
         difference["scale"] = max(relative(a["loss_scale"], b["loss_scale"]) for a, b in pairs)
+    world = theirs.get("world", 1)
+    difference["alone"] = sum(0 < line.get("overflows", 0) < world for line in theirs["lines"])
     if "pieces" in theirs:
         return {**difference, **theirs["pieces"]}
     for part in ("weights", "optimizer", "ema"):

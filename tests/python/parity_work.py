@@ -9,8 +9,10 @@ import concurrent.futures
 import copy
 import dataclasses
 import multiprocessing
+import os
 import shutil
 import sys
+import threading
 import time
 
 import torch
@@ -65,6 +67,8 @@ def complaints(case, difference, noticed):
     for part in case.compares:
         if part in difference and not difference[part] <= limit(case, part):
             yield f"{part} differs by {difference[part]:.2e} ({difference.get(part + ' of', '')}), allowed are {limit(case, part):.0e}"
+    if case.alone and not difference["alone"]:
+        yield "in no step gradients overflowed on some ranks alone"
     if noticed is not None and not noticed[shown(case)] > limit(case, shown(case)):
         yield f"a learning rate 1 % too high goes unnoticed: it changes the {shown(case)} by {noticed[shown(case)]:.2e}"
 
@@ -77,7 +81,7 @@ def units(cases):
     """Lists of numbers of cases. Those in pieces are alone: their checkpoints of every step are too large to keep for others."""
     groups = collections.defaultdict(list)
     for number, case in enumerate(cases):
-        alone = case.pieces or peer_ranks(case) == 1
+        alone = case.pieces or peer_ranks(case) == 1 or case.peer_program == "ddprun"
         groups[number if alone else f"{peer_ranks(case)} ranks"].append(number)
     return [group[i:i + TOGETHER] for group in groups.values() for i in range(0, len(group), TOGETHER)]
 
@@ -115,9 +119,16 @@ def compare_all(workshop, runs):
         extra = {"checkpoints": str(mine["checkpoints"])} if case.pieces else {}
         jobs.append({**parity_run.defaults(case.peer or case.setting), **extra})
     wrong = [with_wrong_lr(job) for job, (case, _) in zip(jobs, runs) if case.wrong]
-    results = workshop.reference(jobs + wrong, peer_ranks(runs[0][0])) if runs else []
+    results = peers(workshop, jobs + wrong, runs[0][0]) if runs else []
     changed = iter(results[len(runs):])
     return [compare(workshop, case, mine, peer, next(changed) if case.wrong else None) for (case, mine), peer in zip(runs, results)]
+
+
+def peers(workshop, jobs, case):
+    """Results of what a case is held against."""
+    if case.peer_program == "ddprun":
+        return [workshop.ddprun(job, peer_ranks(case)) for job in jobs]
+    return workshop.reference(jobs, peer_ranks(case))
 
 
 def compare(workshop, case, mine, peer, wrong):
@@ -132,8 +143,14 @@ def compare(workshop, case, mine, peer, wrong):
     return Outcome(case, difference, noticed, list(complaints(case, difference, noticed)))
 
 
+def end_with_parent():
+    multiprocessing.parent_process().join()
+    os._exit(1)
+
+
 def begin_worker(device, folder):
-    """In a process that runs units."""
+    """In a process that runs units; it ends with the one that started it, also where that is killed."""
+    threading.Thread(target=end_with_parent, daemon=True).start()
     torch.set_num_threads(1)
     begin_worker.workshop = parity_run.Workshop(device, folder)
 

@@ -10,6 +10,7 @@ import torch
 import torch.distributed as dist
 from safetensors.torch import load_file
 from torch import nn
+from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import bf16_compress_hook
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import lr_scheduler
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
@@ -22,8 +23,19 @@ SCALER = {"scale": "loss_scale", "_growth_tracker": "loss_scale_growth_tracker"}
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 
-def make_optimizer(train, parameters):
-    lr, decay = train["lr"], train.get("weight_decay", 0.0)
+def peak_lr(train, world):
+    """The rate that a schedule falls from."""
+    return train["lr"] * (world if train.get("scale_lr") == "linear" else 1)
+
+
+def warmup_steps(train, steps_per_epoch):
+    """Five epochs with scale_lr = linear, but at most a tenth of the run."""
+    return train.get("warmup_steps", min(5 * steps_per_epoch, train["steps"] // 10) if train.get("scale_lr") == "linear" else 0)
+
+
+def make_optimizer(train, parameters, lr, fused):
+    """torch.optim's; `fused`: its kernels for all tensors at once, as ddprun calls them, else its loops over tensors."""
+    decay = train.get("weight_decay", 0.0)
     groups = parameters
     if train.get("weight_decay_on") == "matrices":
         parameters = list(parameters)
@@ -31,19 +43,19 @@ def make_optimizer(train, parameters):
                   {"params": [p for p in parameters if p.dim() <= 1], "weight_decay": 0.0}]
     if train["optimizer"] == "sgd":
         return torch.optim.SGD(groups, lr, momentum=train.get("momentum", 0.0), nesterov=train.get("nesterov", False),
-                               weight_decay=decay)
+                               weight_decay=decay, fused=fused)
     kind = {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW}[train["optimizer"]]
-    return kind(groups, lr, betas=tuple(train.get("betas", (0.9, 0.999))), eps=train.get("eps", 1e-8), weight_decay=decay)
+    return kind(groups, lr, betas=tuple(train.get("betas", (0.9, 0.999))), eps=train.get("eps", 1e-8), weight_decay=decay, fused=fused)
 
 
 def make_schedule(train, optimizer, steps_per_epoch):
     """torch.optim's schedule for [train] schedule after a linear warm-up; stepped after each update."""
-    warmup, kind = train.get("warmup_steps", 0), train.get("schedule", "constant")
-    length, end = train["steps"] - warmup, train.get("min_lr", 0.0)
+    warmup, kind = warmup_steps(train, steps_per_epoch), train.get("schedule", "constant")
+    length, end, peak = train["steps"] - warmup, train.get("min_lr", 0.0), optimizer.param_groups[0]["lr"]
     if kind == "cosine":
         after = lr_scheduler.CosineAnnealingLR(optimizer, length, end)
     elif kind == "linear":
-        after = lr_scheduler.LinearLR(optimizer, 1.0, end / train["lr"], length)
+        after = lr_scheduler.LinearLR(optimizer, 1.0, end / peak, length)
     elif kind == "step":
         milestones = range(train["decay_epochs"] * steps_per_epoch - warmup, length, train["decay_epochs"] * steps_per_epoch)
         after = lr_scheduler.MultiStepLR(optimizer, list(milestones), train["gamma"])
@@ -70,13 +82,23 @@ class ReferenceTrainer:
         self.layout = torch.contiguous_format
         if setting["model"]["name"].startswith("resnet"):
             self.layout = torch.channels_last  # as ddprun computes them: the same order of sums
-            self.model.to(memory_format=self.layout)
+            with torch.no_grad():
+                for parameter in self.model.parameters():
+                    if parameter.dim() == 4:  # of size 1×1 they lie in both orders; Module.to() would give them other strides than ddprun
+                        parameter.data = parameter.contiguous(memory_format=self.layout)
         self.model.to(self.device)  # made on the CPU, as ddprun does: the same initial weights on every device
         self.parallel = DistributedDataParallel(self.model) if world > 1 else self.model
-        self.optimizer = make_optimizer(self.train, self.model.parameters())
+        if setting.get("parallel", {}).get("compress") == "bf16":
+            self.parallel.register_comm_hook(None, bf16_compress_hook)
+        self.optimizer = make_optimizer(self.train, self.model.parameters(), peak_lr(self.train, world),
+                                        setting.get("peer", {}).get("fused", True))
         self.scaler = torch.amp.GradScaler(
             device, init_scale=setting.get("precision", {}).get("loss_scale", 65536.0),
             growth_interval=setting.get("precision", {}).get("loss_scale_growth_steps", 2000), enabled=self.amp == "fp16")
+        self.overflowed = torch.zeros((), device=self.device)  # 1: this rank's own gradients of this update have infinite elements
+        if self.amp == "fp16" and world > 1:
+            for parameter in self.model.parameters():
+                parameter.register_hook(self.look_for_overflow)
         decay = self.train.get("ema_decay", 0.0)
         self.ema = AveragedModel(self.model, multi_avg_fn=get_ema_multi_avg_fn(decay)) if decay else None
         if self.ema:
@@ -104,6 +126,17 @@ class ReferenceTrainer:
             dist.all_reduce(total)
         return mine, total.item()
 
+    def look_for_overflow(self, gradient):
+        """Called with what is added to a gradient, before DDP takes the mean over the ranks."""
+        self.overflowed.fill_(torch.maximum(self.overflowed, (~gradient.isfinite()).any().float()))
+
+    def overflows(self):
+        """On how many ranks the gradients of this update have overflowed."""
+        total = self.overflowed.clone()
+        dist.all_reduce(total)
+        self.overflowed.zero_()
+        return int(total.item())
+
     def micro_step(self, batch, weight, last):
         """Forward and backward of one micro-batch of an update; returns its loss."""
         wait = contextlib.nullcontext() if last or self.world == 1 else self.parallel.no_sync()
@@ -128,6 +161,8 @@ class ReferenceTrainer:
         line = {"loss": mean.item() / self.world, "lr": self.optimizer.param_groups[0]["lr"]}
         if self.amp == "fp16":
             line["loss_scale"] = self.scaler.get_scale()
+            if self.world > 1:
+                line["overflows"] = self.overflows()
         if self.train.get("clip_norm", 0.0):
             self.scaler.unscale_(self.optimizer)
             line["grad_norm"] = nn.utils.clip_grad_norm_(self.model.parameters(), self.train["clip_norm"]).item()
@@ -188,7 +223,7 @@ def evaluate(model, inputs, targets):
 def result_of(trainer):
     """Everything that is compared, as one dict for torch.save."""
     pieces = {"pieces": trainer.pieces} if trainer.pieces else {}
-    return {"lines": trainer.lines, **trainer.state(), **pieces}
+    return {"world": trainer.world, "lines": trainer.lines, **trainer.state(), **pieces}
 
 
 def run_rank(rank, world, meeting, jobs, device="cpu"):
