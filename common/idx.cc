@@ -62,7 +62,8 @@ class ByteSource {
 };
 
 absl::Status ByteSource::Open() {
-  fd_ = open(path_.c_str(), O_RDONLY | O_CLOEXEC);
+  // Without O_NONBLOCK a named pipe would be waited for, maybe for ever.
+  fd_ = open(path_.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
   if (fd_ < 0) return Bad(path_, absl::StrCat("cannot open the data file: ", strerror(errno)));
   struct stat info;
   if (fstat(fd_, &info) != 0) return Bad(path_, absl::StrCat("cannot stat: ", strerror(errno)));

@@ -223,6 +223,20 @@ TEST_F(ImageFolderTest, ABadPictureIsNamedWithItsNumberWhenItIsMet) {
               HasSubstr(text + " (sample 2) cannot be opened: No such file or directory"));
 }
 
+// Names may hold anything but a slash: they break no line, and stay UTF-8 in result.json.
+TEST_F(ImageFolderTest, AnOddNameIsShownInOneLine) {
+  PutSet();
+  Put("train/cat/\xc3\xa9\n\xff.jpg", "");
+  Put("train/a\nclass/a.jpg", "");
+  config_.train_evaluate = false;
+  const auto dataset = Open();
+  EXPECT_THAT(FillError(*dataset, 0), HasSubstr("/train/a\\x0aclass/a.jpg (sample 0) is empty"));
+  EXPECT_THAT(FillError(*dataset, 3), HasSubstr("/cat/\xc3\xa9\\x0a\\xff.jpg (sample 3) is empty"));
+  EXPECT_THAT(dataset->NameOf(3), HasSubstr("/cat/\xc3\xa9\\x0a\\xff.jpg"));
+  config_.train_evaluate = true;
+  EXPECT_THAT(OpenError(), HasSubstr("train: a\\x0aclass"));
+}
+
 // A restart helps where the system failed, and does not where the file is bad.
 TEST_F(ImageFolderTest, WhatTheSystemFailsAtIsNoFaultOfTheFile) {
   PutSet();

@@ -149,9 +149,15 @@ TEST_F(ScriptModelTest, RanksShareBuffersButNotFrozenWeights) {
 }
 
 TEST_F(ScriptModelTest, ModulesThatDoNotFitAreNamedWithTheReason) {
-  EXPECT_THAT(ErrorOf("Missing"), HasSubstr("cannot be read"));
+  EXPECT_THAT(ErrorOf("Missing"), HasSubstr("cannot be read: No such file"));
   std::ofstream(File("Text")) << "no module";
-  EXPECT_THAT(ErrorOf("Text"), HasSubstr("is no module that torch.jit.save wrote"));
+  EXPECT_THAT(ErrorOf("Text"), AllOf(HasSubstr("is no whole module that torch.jit.save wrote"),
+                                     HasSubstr("torch.jit.script(module).save"),
+                                     Not(HasSubstr("miniz"))));
+  std::ofstream(File("Empty")).flush();
+  EXPECT_THAT(ErrorOf("Empty"), HasSubstr("is empty"));
+  std::filesystem::create_directory(File("Folder"));
+  EXPECT_THAT(ErrorOf("Folder"), HasSubstr("is not a regular file"));
   EXPECT_THAT(ErrorOf("NoParameters"), HasSubstr("no parameters to train"));
   EXPECT_THAT(ErrorOf("TwoInputs"), HasSubstr("forward takes 2 inputs (left, right)"));
   EXPECT_THAT(ErrorOf("OtherShape"),

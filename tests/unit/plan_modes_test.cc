@@ -6,6 +6,8 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
+#include <cstdlib>
+#include <fstream>
 #include <nlohmann/json.hpp>
 
 #include "tests/unit/client_keeper.h"
@@ -118,6 +120,27 @@ TEST_F(PlanModesTest, BadJobsAreErrorsBeforeTheStart) {
   config_.model_name = "simple_cnn";
   config_.data_dir = folder_.path() + "/nothing";
   EXPECT_THAT(ErrorOf(1), HasSubstr("/nothing"));
+}
+
+TEST_F(PlanModesTest, AModelThatDoesNotFitIntoMemoryIsAnErrorInWords) {
+  int overcommit = 0;
+  std::ifstream("/proc/sys/vm/overcommit_memory") >> overcommit;
+  if (overcommit == 1) GTEST_SKIP() << "the kernel promises any amount of memory";
+  std::ofstream(folder_.path() + "/train.bin", std::ios::binary) << std::string(512, 'a');
+  config_.model_name = "gpt";
+  config_.model_vocab_size = 1 << 20;
+  config_.model_d_model = 1 << 20;  // 4 TB of embeddings
+  config_.model_heads = 1;
+  config_.model_sequence_length = 8;
+  config_.data_kind = "tokens";
+  config_.data_dir = folder_.path();
+  config_.train_evaluate = false;
+  setenv("DDPRUN_TRAIN_CONFIG", ToJson(config_).c_str(), 1);
+  ::testing::internal::CaptureStderr();
+  EXPECT_EQ(RunPlanMode("--check", "1"), 2);
+  EXPECT_THAT(::testing::internal::GetCapturedStderr(),
+              AllOf(HasSubstr("there is not enough memory"), HasSubstr("4398046511104 bytes")));
+  unsetenv("DDPRUN_TRAIN_CONFIG");
 }
 
 }  // namespace

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <climits>
 #include <cstring>
 #include <iterator>
 #include <memory>
@@ -14,6 +15,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "common/shown.h"
 
 namespace ddprun {
 namespace {
@@ -40,9 +42,14 @@ EntryKind KindOf(const std::string& folder, const dirent& entry) {
 absl::StatusOr<std::vector<Entry>> ListEntries(const std::string& folder) {
   const std::unique_ptr<DIR, int (*)(DIR*)> dir(opendir(folder.c_str()), closedir);
   if (dir == nullptr) {
-    const bool missing = errno == ENOENT;
-    const std::string message = absl::StrCat(folder, ": cannot be listed: ", strerror(errno));
-    if (missing) return absl::NotFoundError(message);
+    const int error = errno;
+    const char* const advice = error == ENOENT || error == ENOTDIR
+                                   ? "; [data] dir must hold the folders train and val (or test), "
+                                     "each with a folder of pictures for every class"
+                                   : "";
+    const std::string message =
+        absl::StrCat(Shown(folder, PATH_MAX), ": cannot be listed: ", strerror(error), advice);
+    if (error == ENOENT) return absl::NotFoundError(message);
     return absl::InvalidArgumentError(message);
   }
   std::vector<Entry> entries;
@@ -54,7 +61,7 @@ absl::StatusOr<std::vector<Entry>> ListEntries(const std::string& folder) {
   }
   if (errno != 0) {
     return absl::InvalidArgumentError(
-        absl::StrCat(folder, ": cannot be listed wholly: ", strerror(errno)));
+        absl::StrCat(Shown(folder, PATH_MAX), ": cannot be listed wholly: ", strerror(errno)));
   }
   std::sort(entries.begin(), entries.end(),
             [](const Entry& a, const Entry& b) { return a.name < b.name; });
@@ -75,6 +82,7 @@ std::string OnlyIn(const std::string& dir, const std::vector<std::string>& has,
   if (only.empty()) return "";
   const size_t all = only.size();
   if (all > kClassesNamedMax) only.resize(kClassesNamedMax);
+  for (std::string& name : only) name = Shown(name);
   return absl::StrCat(
       "; only in ", dir, ": ", absl::StrJoin(only, ", "),
       all > only.size() ? absl::StrCat(" and ", all - only.size(), " more") : std::string());
@@ -131,7 +139,8 @@ absl::Status ImageFolder::AddClass(const std::string& name) {
   }
   if (size() > class_begin_.back()) return absl::OkStatus();
   return absl::InvalidArgumentError(absl::StrCat(
-      path, " has no .jpg, .jpeg or .png file", entries->empty() ? " (it is empty)" : "",
+      Shown(path, PATH_MAX), " has no .jpg, .jpeg or .png file",
+      entries->empty() ? " (it is empty)" : "",
       "; a class needs at least one picture: remove the folder, or put pictures in it"));
 }
 

@@ -8,6 +8,7 @@
 #include <cerrno>
 #include <chrono>
 #include <cinttypes>
+#include <climits>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -16,6 +17,7 @@
 
 #include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
+#include "common/shown.h"
 #include "worker/data/image_decode.h"
 #include "worker/data/image_resample.h"
 #include "worker/parallel/seeds.h"
@@ -75,8 +77,8 @@ struct Scratch {
 absl::Status SampleError(const std::string& path, int64_t index, const absl::Status& status) {
   const char* const advice =
       absl::IsInvalidArgument(status) ? "; replace the file or remove it" : "";
-  return absl::Status(status.code(),
-                      absl::StrCat(path, " (sample ", index, ") ", status.message(), advice));
+  return absl::Status(status.code(), absl::StrCat(Shown(path, PATH_MAX), " (sample ", index, ") ",
+                                                  status.message(), advice));
 }
 
 std::string TestDir(const std::string& dir) {
@@ -122,10 +124,15 @@ absl::StatusOr<ImageSampleOptions> OptionsOf(const TrainConfig& config, DataSpli
 void SayWhatIsPassedOver(const ImageFolder& folder) {
   const char* const rank = getenv("RANK");
   if (folder.passed_over() == 0 || (rank != nullptr && strcmp(rank, "0") != 0)) return;
-  fprintf(
-      stderr, "%s: %" PRId64 " entries are no .jpg, .jpeg or .png file and are left out, %s%s\n",
-      folder.dir().c_str(), folder.passed_over(),
-      folder.passed_over() > 1 ? "among them " : "namely ", folder.passed_over_example().c_str());
+  const std::string example = Shown(folder.passed_over_example(), PATH_MAX);
+  if (folder.passed_over() == 1) {
+    fprintf(stderr, "%s is no .jpg, .jpeg or .png file and is left out\n", example.c_str());
+    return;
+  }
+  fprintf(stderr,
+          "%s: %" PRId64
+          " entries are no .jpg, .jpeg or .png file and are left out, among them %s\n",
+          Shown(folder.dir(), PATH_MAX).c_str(), folder.passed_over(), example.c_str());
 }
 
 double SecondsSince(std::chrono::steady_clock::time_point begin) {
@@ -171,7 +178,7 @@ absl::Status ImageFolderDataset::FillFrom(const std::string& path, int64_t epoch
 }
 
 std::string ImageFolderDataset::NameOf(int64_t index) const {
-  return absl::StrCat("sample ", index, " (", folder_.Path(index), ")");
+  return absl::StrCat("sample ", index, " (", Shown(folder_.Path(index), PATH_MAX), ")");
 }
 
 absl::Status ImageFolderDataset::Check(double seconds) const {

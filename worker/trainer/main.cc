@@ -4,6 +4,7 @@
 // `--plan N` answer questions (plan_modes.h). Exit
 // code 0 when the work is done, 1 after an error that was reported.
 #include <malloc.h>
+#include <torch/csrc/jit/runtime/jit_exception.h>
 #include <torch/torch.h>
 #include <torch/version.h>
 
@@ -89,6 +90,12 @@ absl::Status DescribeException(const std::exception& error, const Session& sessi
   // What no restart changes, ours and LibTorch's.
   if (dynamic_cast<const c10::ValueError*>(&error) != nullptr) {
     return absl::FailedPreconditionError(text);
+  }
+  if (const auto* raised = dynamic_cast<const torch::jit::JITException*>(&error)) {
+    const std::string type = raised->getPythonClassName().value_or("an exception");
+    return absl::FailedPreconditionError(absl::StrCat("the TorchScript module raised ", type, ": ",
+                                                      raised->getOriginalMsg().value_or(""), "\n",
+                                                      text));
   }
   if (!IsOutOfMemory(error)) return absl::InternalError(text);
   return absl::ResourceExhaustedError(

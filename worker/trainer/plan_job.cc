@@ -9,6 +9,7 @@
 #include "worker/checkpoint/initial_weights.h"
 #include "worker/data/loader.h"
 #include "worker/parallel/sampler.h"
+#include "worker/trainer/non_finite.h"
 
 namespace ddprun {
 namespace {
@@ -65,6 +66,21 @@ absl::Status TrySplit(PlannedJob* job, const std::shared_ptr<const Dataset>& dat
                                                  absl::StrJoin(loss.sizes(), ", "), "]"));
 }
 
+absl::Status CheckWeights(const PlannedJob& job) {
+  if (job.config.checks_non_finite == "ignore") return absl::OkStatus();
+  std::vector<NamedTensor> tensors = job.model->Parameters();
+  for (NamedTensor& buffer : job.model->Buffers()) tensors.push_back(std::move(buffer));
+  const std::string name = FirstNonFinite(tensors);
+  if (name.empty()) return absl::OkStatus();
+  // The initial weights of our own models are finite.
+  const std::string source = job.config.model_weights.empty()
+                                 ? absl::StrCat("file: ", job.config.model_file)
+                                 : absl::StrCat("weights: ", job.config.model_weights);
+  return absl::InvalidArgumentError(
+      absl::StrCat("[model] ", source, ": not all of its numbers are finite: ", name,
+                   "; use other weights, or set checks.non_finite = \"ignore\""));
+}
+
 }  // namespace
 
 absl::StatusOr<PlannedJob> PlanJob(const TrainConfig& config, int world_size) {
@@ -103,6 +119,7 @@ absl::StatusOr<PlannedJob> PlanJob(const TrainConfig& config, int world_size) {
 
 absl::Status TryModel(PlannedJob* job) {
   absl::Status status = job->train_data->Check(kCheckSeconds);
+  if (status.ok()) status = CheckWeights(*job);
   if (!status.ok()) return status;
   if (status = TrySplit(job, job->train_data, "training"); !status.ok()) return status;
   if (!job->config.train_evaluate) return absl::OkStatus();

@@ -9,6 +9,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "worker/trainer/out_of_memory.h"
 #include "worker/trainer/plan_job.h"
 #include "worker/trainer/plan_memory.h"
 #include "worker/trainer/schedule.h"
@@ -92,10 +93,14 @@ absl::Status Answer(const std::string& mode, const std::string& world_size) {
 absl::Status AnswerCatchingAll(const std::string& mode, const std::string& world_size) {
   try {
     return Answer(mode, world_size);
-  } catch (const c10::Error& error) {
-    return absl::InternalError(error.what_without_backtrace());
   } catch (const std::exception& error) {
-    return absl::InternalError(error.what());
+    const auto* ours = dynamic_cast<const c10::Error*>(&error);
+    const std::string text = ours != nullptr ? ours->what_without_backtrace() : error.what();
+    if (!IsOutOfMemory(error)) return absl::InternalError(text);
+    return absl::ResourceExhaustedError(absl::StrCat(
+        "there is not enough memory here to make the model and try two samples (", text,
+        "); make the model or its samples smaller ([model] and [data] in the "
+        "configuration), or start where there is more memory"));
   }
 }
 

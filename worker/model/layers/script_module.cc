@@ -1,9 +1,12 @@
 #include "worker/model/layers/script_module.h"
 
+#include <sys/stat.h>
 #include <torch/csrc/jit/runtime/graph_executor.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <cstdio>
+#include <cstring>
 #include <filesystem>
 #include <map>
 #include <set>
@@ -71,12 +74,26 @@ void TieAgain(torch::jit::Module* module) {
   }
 }
 
+// What torch::jit::load would wait for (a pipe), or only say in many words.
+absl::Status CheckFile(const std::string& path) {
+  struct stat info;
+  if (stat(path.c_str(), &info) != 0 || access(path.c_str(), R_OK) != 0) {
+    return BadModule(path, absl::StrCat("cannot be read: ", strerror(errno)));
+  }
+  if (!S_ISREG(info.st_mode)) return BadModule(path, "is not a regular file");
+  if (info.st_size == 0) return BadModule(path, "is empty; save the module again");
+  return absl::OkStatus();
+}
+
 absl::StatusOr<torch::jit::Module> Read(const std::string& path) {
   try {
     return torch::jit::load(path, at::kCPU);
   } catch (const std::exception& error) {
-    return BadModule(path,
-                     absl::StrCat("is no module that torch.jit.save wrote (", OneLine(error), ")"));
+    // The reader goes on with guesses about what may have happened to the file.
+    const std::string text = OneLine(error);
+    return BadModule(path, absl::StrCat("is no whole module that torch.jit.save wrote (",
+                                        text.substr(0, text.find(". ")),
+                                        "); save it by torch.jit.script(module).save(file)"));
   }
 }
 
@@ -175,7 +192,7 @@ absl::StatusOr<std::shared_ptr<Loss>> TryLoss(const torch::jit::Module& module,
 }  // namespace
 
 absl::StatusOr<torch::jit::Module> LoadScriptModule(const std::string& path) {
-  if (access(path.c_str(), R_OK) != 0) return BadModule(path, "cannot be read");
+  if (absl::Status status = CheckFile(path); !status.ok()) return status;
   // The profiling executor runs the first steps slowly, and plans anew when shapes change.
   torch::jit::getProfilingMode() = false;
   absl::StatusOr<torch::jit::Module> module = Read(path);
