@@ -69,7 +69,7 @@ TEST_F(BadInput, ANamedPipeInPlaceOfAFileIsNotWaitedFor) {
   }
   const std::string dir = "data.dir=" + dir_;
   ExpectRefused({"model.name=simple_cnn", "data.kind=idx", dir},
-                "train-images-idx3-ubyte: not a regular file");
+                "train-labels-idx1-ubyte: not a regular file");
   ExpectRefused({"data.kind=cifar10", dir}, "data_batch_1.bin: not a regular file");
   ExpectRefused({"model.name=gpt", "model.vocab_size=9", "data.kind=tokens", dir},
                 "train.bin: not a regular file");
