@@ -33,6 +33,8 @@ absl::Status CkptList(const Options& options);
 absl::Status CkptShow(const Options& options);
 absl::Status CkptVerify(const Options& options);
 absl::Status CkptExport(const Options& options);
+// The checkpoint that is to be exported; the files that hold its weights are whole.
+absl::StatusOr<std::string> CheckpointToExport(const Options& options);
 absl::Status CkptConvert(const Options& options);
 absl::Status CkptPrune(const Options& options);
 

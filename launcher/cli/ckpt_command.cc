@@ -1,9 +1,15 @@
 // `ddprun ckpt`: checkpoints on disk. Knows no coordinator: a run may go on meanwhile.
-#include <cstdio>
+#include <unistd.h>
 
+#include <cstdio>
+#include <limits>
+
+#include "absl/strings/str_cat.h"
 #include "launcher/cli/ckpt_actions.h"
 #include "launcher/cli/commands.h"
 #include "launcher/cli/errors.h"
+#include "launcher/cli/staged_file.h"
+#include "launcher/cli/worker_question.h"
 
 namespace ddprun::cli {
 namespace {
@@ -33,17 +39,45 @@ bool CanBeTypedBetter(const absl::Status& status) {
          absl::IsFailedPrecondition(status);
 }
 
+int Failed(const absl::Status& status) {
+  PrintError(status);
+  return CanBeTypedBetter(status) ? kExitBadUsage : kExitInternal;
+}
+
+// Modules are LibTorch's, which only ddp-worker has.
+absl::StatusOr<WorkerQuestion> TorchScriptErrand(const Options& options, const Surroundings& here) {
+  if (absl::Status worker = HaveTrainer(here); !worker.ok()) return worker;
+  const absl::StatusOr<std::string> checkpoint = CheckpointToExport(options);
+  if (!checkpoint.ok()) return checkpoint.status();
+  if (!options.force && access(options.output.c_str(), F_OK) == 0) {
+    return ThereAlready(options.output);
+  }
+  WorkerQuestion errand;
+  errand.arguments = {"--export-torchscript", *checkpoint, options.output};
+  if (!options.ckpt.module_file.empty()) errand.arguments.push_back(options.ckpt.module_file);
+  errand.what = absl::StrCat("writing ", options.output);
+  errand.seconds_max = std::numeric_limits<int>::max();  // a large module takes its time
+  return errand;
+}
+
+int ExportTorchScript(const Options& options, const Surroundings& here) {
+  const absl::StatusOr<WorkerQuestion> errand = TorchScriptErrand(options, here);
+  if (!errand.ok()) return Failed(errand.status());
+  const int code = ExitCodeOf(AskWorker(*errand, here), *errand);
+  if (code == 0) std::printf("wrote the module to %s\n", options.output.c_str());
+  return code;
+}
+
 }  // namespace
 
-int RunCkpt(const Options& options) {
+int RunCkpt(const Options& options, const Surroundings& here) {
+  if (options.ckpt.torchscript) return ExportTorchScript(options, here);
   const absl::Status status = Act(options);
   if (std::fflush(stdout) != 0 && status.ok()) {
     PrintError("ckpt: cannot write to standard output");
     return kExitInternal;
   }
-  if (status.ok()) return 0;
-  PrintError(status);
-  return CanBeTypedBetter(status) ? kExitBadUsage : kExitInternal;
+  return status.ok() ? 0 : Failed(status);
 }
 
 }  // namespace ddprun::cli

@@ -131,25 +131,40 @@ absl::Status CheckFiles(const std::string& path, const std::vector<std::string>&
   return absl::DataLossError(absl::StrCat(path, ": ", status.message()));
 }
 
+absl::StatusOr<std::vector<std::string>> FilesOf(const CkptPlace& place, const std::string& stem) {
+  absl::StatusOr<std::vector<std::string>> paths = WeightFiles(place.path, stem);
+  if (!paths.ok() || !place.is_checkpoint) return paths;
+  if (absl::Status status = CheckFiles(place.path, *paths); !status.ok()) return status;
+  return paths;
+}
+
 absl::StatusOr<Weights> OpenOf(const CkptPlace& place, const std::string& stem) {
-  const absl::StatusOr<std::vector<std::string>> paths = WeightFiles(place.path, stem);
+  const absl::StatusOr<std::vector<std::string>> paths = FilesOf(place, stem);
   if (!paths.ok()) return paths.status();
-  if (place.is_checkpoint) {
-    if (absl::Status status = CheckFiles(place.path, *paths); !status.ok()) return status;
-  }
   return Weights::Open(*paths);
+}
+
+absl::StatusOr<CkptPlace> CheckpointOf(const Options& options) {
+  const std::string word = options.ckpt.words.empty() ? "" : options.ckpt.words[0];
+  absl::StatusOr<CkptPlace> place = FindPlace(word, options.run_dir.value_or(""));
+  if (!place.ok() || place->is_checkpoint) return place;
+  return absl::InvalidArgumentError(absl::StrCat(
+      place->path, ": is no checkpoint; for other files there is ddprun ckpt convert"));
 }
 
 }  // namespace
 
-absl::Status CkptExport(const Options& options) {
-  const std::string word = options.ckpt.words.empty() ? "" : options.ckpt.words[0];
-  const absl::StatusOr<CkptPlace> place = FindPlace(word, options.run_dir.value_or(""));
+absl::StatusOr<std::string> CheckpointToExport(const Options& options) {
+  const absl::StatusOr<CkptPlace> place = CheckpointOf(options);
   if (!place.ok()) return place.status();
-  if (!place->is_checkpoint) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        place->path, ": is no checkpoint; for other files there is ddprun ckpt convert"));
-  }
+  const auto files = FilesOf(*place, "model");
+  if (!files.ok()) return files.status();
+  return place->path;
+}
+
+absl::Status CkptExport(const Options& options) {
+  const absl::StatusOr<CkptPlace> place = CheckpointOf(options);
+  if (!place.ok()) return place.status();
   absl::StatusOr<Weights> weights = OpenOf(*place, "model");
   if (!weights.ok()) return weights.status();
   if (options.ckpt.ema) {

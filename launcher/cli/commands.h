@@ -35,7 +35,7 @@ int RunLogs(const LogsOptions& options);
 int ShowPlan(const Options& options, const Surroundings& here);
 
 // `ckpt`: 2 for what was typed wrongly, 1 for bad data. Signals have their usual effect.
-int RunCkpt(const Options& options);
+int RunCkpt(const Options& options, const Surroundings& here);
 
 // `tokens`: files of tokens from text. Exit codes and signals as of ckpt.
 int RunTokens(const Options& options);

@@ -57,7 +57,9 @@ int main(int argc, char** argv) {
   if (options->command == Command::kPlan) {
     return ddprun::cli::ShowPlan(*options, ddprun::cli::LookAround(command_line));
   }
-  if (options->command == Command::kCkpt) return ddprun::cli::RunCkpt(*options);
+  if (options->command == Command::kCkpt) {
+    return ddprun::cli::RunCkpt(*options, ddprun::cli::LookAround(command_line));
+  }
   std::vector<int> signals = options->stop_signals.value_or(ddprun::cli::kStopSignals);
   const std::vector<int> forwarded = options->forwarded_signals.value_or(std::vector<int32_t>{});
   signals.insert(signals.end(), forwarded.begin(), forwarded.end());

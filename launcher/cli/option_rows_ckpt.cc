@@ -2,6 +2,7 @@
 #include <limits>
 
 #include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
 #include "launcher/cli/option_rows.h"
 #include "launcher/cli/values.h"
 
@@ -15,6 +16,14 @@ absl::Status SetDtype(OptionText text, Options* o) {
     if (text == typed) return KeepText(dtype, &o->ckpt.dtype);
   }
   return absl::InvalidArgumentError("give fp32, bf16 or fp16");
+}
+
+absl::Status SetFormat(OptionText text, Options* o) {
+  if (text != "safetensors" && text != "torchscript") {
+    return absl::InvalidArgumentError("give safetensors or torchscript");
+  }
+  o->ckpt.torchscript = text == "torchscript";
+  return absl::OkStatus();
 }
 
 absl::Status AddRename(OptionText text, Options* o) {
@@ -31,6 +40,21 @@ absl::Status AddRename(OptionText text, Options* o) {
   return absl::OkStatus();
 }
 
+// The module takes the checkpoint's tensors as they are.
+absl::Status CheckTorchScript(const CkptOptions& c) {
+  const char* option = c.ema                        ? "--ema"
+                       : !c.dtype.empty()           ? "--dtype"
+                       : !c.renames.empty()         ? "--rename"
+                       : !c.stripped_prefix.empty() ? "--prefix-strip"
+                       : c.shards != 1              ? "--shards"
+                                                    : nullptr;
+  if (option == nullptr) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(
+      option,
+      ": not with --format torchscript, which puts the trained tensors into the module as "
+      "they are"));
+}
+
 }  // namespace
 
 OptionRowList CkptRows() {
@@ -45,7 +69,8 @@ OptionRowList CkptRows() {
          return absl::OkStatus();
        }},
       {"-o,--output", "FILE", kWriters | kForTokens, kGroupCkpt,
-       "Where to write: the safetensors file (ckpt export, convert); the file of tokens, or the "
+       "Where to write: the safetensors file (ckpt export, convert) or the module; the file of "
+       "tokens, or the "
        "folder for both (tokens)",
        [](OptionText v, Options* o) { return KeepText(v, &o->output); }},
       {"--force", "", kWriters | kForTokens, kGroupCkpt, "Replaces FILE where there is one",
@@ -53,6 +78,13 @@ OptionRowList CkptRows() {
          o->force = true;
          return absl::OkStatus();
        }},
+      {"--format", "safetensors|torchscript", kForCkptExport, kGroupCkpt,
+       "export: the tensors, or the module of model torchscript with its trained weights, which "
+       "torch.jit.load opens. Default safetensors",
+       [](OptionText v, Options* o) { return SetFormat(v, o); }},
+      {"--module-file", "FILE", kForCkptExport, kGroupCkpt,
+       "export --format torchscript: the module's file, where it is no more at [model] file",
+       [](OptionText v, Options* o) { return KeepText(v, &o->ckpt.module_file); }},
       {"--ema", "", kForCkptExport, kGroupCkpt,
        "export: the averaged weights (train.ema_decay) instead of the trained ones",
        [](OptionText, Options* o) {
@@ -92,6 +124,9 @@ absl::Status CheckCkpt(const Options& o) {
   const CkptOptions& c = o.ckpt;
   const auto bad = [](absl::string_view text) { return absl::InvalidArgumentError(text); };
   const bool writes = c.action == CkptAction::kExport || c.action == CkptAction::kConvert;
+  if (!c.module_file.empty() && !c.torchscript) {
+    return bad("--module-file " + c.module_file + ": only with --format torchscript");
+  }
   if (c.action == CkptAction::kConvert && c.words.empty()) {
     return bad("ckpt convert: convert what? ddprun ckpt convert IN -o OUT");
   }
@@ -99,8 +134,10 @@ absl::Status CheckCkpt(const Options& o) {
     return bad(c.words[1] + ": one at a time, and " + c.words[0] + " is given");
   }
   if (writes && o.output.empty()) {
-    return bad("--output: missing; where to write: -o FILE.safetensors");
+    return bad(c.torchscript ? "--output: missing; where to write: -o FILE.pt"
+                             : "--output: missing; where to write: -o FILE.safetensors");
   }
+  if (c.torchscript) return CheckTorchScript(c);
   if (writes && !absl::EndsWith(o.output, ".safetensors")) {
     return bad("--output " + o.output + ": the file's name must end in .safetensors");
   }

@@ -99,6 +99,8 @@ struct CkptOptions {
   std::vector<std::pair<std::string, std::string>> renames;  // from, to
   std::string stripped_prefix;
   uint32_t shards = 1;
+  bool torchscript = false;  // export: a module instead of tensors
+  std::string module_file;   // of torchscript; "": where the run had it
   std::optional<uint32_t> keep;
 };
 

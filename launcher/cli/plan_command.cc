@@ -22,10 +22,9 @@ absl::StatusOr<WorkerQuestion> QuestionOf(const Options& options, const Surround
       CountProcesses(options.processes.value_or(Processes{}), here, options);
   if (!processes.ok()) return processes.status();
   WorkerQuestion question;
-  question.mode = "--plan";
+  question.arguments = {"--plan", absl::StrCat(*processes * options.nodes_max.value_or(1))};
   question.what = absl::StrCat("planning ", options.config_path);
   question.config_json = ToJson(*config);
-  question.world_size = *processes * options.nodes_max.value_or(1);
   // Nobody waits behind it, and large models take their time on a CPU.
   question.seconds_max = std::numeric_limits<int>::max();
   return question;

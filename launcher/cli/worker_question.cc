@@ -106,8 +106,9 @@ absl::StatusOr<WorkerAnswer> AskWorker(const WorkerQuestion& question, const Sur
   };
   const SignalFd signals(question.stop_signals);
   const std::string worker = JoinPath(here.binary_folder, "ddp-worker");
-  auto started = RemoteProcess::Start({worker, question.mode, absl::StrCat(question.world_size)},
-                                      EnvironmentOf(question, here), "");
+  std::vector<std::string> command = {worker};
+  command.insert(command.end(), question.arguments.begin(), question.arguments.end());
+  auto started = RemoteProcess::Start(command, EnvironmentOf(question, here), "");
   if (!started.ok()) return started.status();
   RemoteProcess& process = **started;
   process.CloseInput();
@@ -157,7 +158,8 @@ int ExitCodeOf(const absl::StatusOr<WorkerAnswer>& answer, const WorkerQuestion&
     return kExitBadUsage;
   }
   constexpr int kKilled = 128 + SIGKILL;
-  PrintError(absl::StrCat("ddp-worker ", question.mode, " ended with code ", answer->exit_code,
+  PrintError(absl::StrCat("ddp-worker ", question.arguments[0], " ended with code ",
+                          answer->exit_code,
                           answer->exit_code == kKilled ? " (killed; did memory run out?)" : "",
                           answer->error.empty() ? "" : ": ", answer->error));
   return kExitInternal;
@@ -167,10 +169,9 @@ int CheckByWorker(const RunPlan& plan, const Surroundings& here,
                   const std::vector<int>& stop_signals) {
   if (plan.ranks_to_check == 0) return 0;
   WorkerQuestion question;
-  question.mode = "--check";
+  question.arguments = {"--check", absl::StrCat(plan.ranks_to_check)};
   question.what = "checking data and model before anything is started";
   question.config_json = plan.spec.train_config_json();
-  question.world_size = plan.ranks_to_check;
   question.stop_signals = stop_signals;
   return ExitCodeOf(AskWorker(question, here), question);
 }

@@ -1,5 +1,5 @@
-// Questions to ddp-worker about a configuration, before anything is started: whether it can be
-// trained (`ddp-worker --check N`), and what it would take (`--plan N`). Both compute on the CPU.
+// Questions to ddp-worker: whether a configuration can be trained (`ddp-worker --check N`), what it
+// would take (`--plan N`); and an errand (`--export-torchscript`). All compute on the CPU.
 //
 // Waits in the calling thread, for a time that is bounded, and ends the worker when it stops
 // waiting. It needs the stop signals blocked (BlockSignals); without that they have their usual
@@ -15,10 +15,9 @@
 namespace ddprun::cli {
 
 struct WorkerQuestion {
-  std::string mode;         // "--check", "--plan"
-  std::string what;         // for the line that says what is waited for
-  std::string config_json;  // resolved
-  uint32_t world_size = 1;
+  std::vector<std::string> arguments;  // "--check", "4"
+  std::string what;                    // for the line that says what is waited for
+  std::string config_json;             // resolved; where it is about one
   std::vector<int> stop_signals;
   double seconds_max = 600;
 };

@@ -12,9 +12,10 @@ absl::Status ExportTorchScript(const std::string& checkpoint_dir, const std::str
   absl::StatusOr<TrainState> state = ReadTrainState(checkpoint_dir);
   if (!state.ok()) return state.status();
   if (state->config.model_name != "torchscript") {
-    return absl::InvalidArgumentError(
-        absl::StrCat(checkpoint_dir, " is of model ", state->config.model_name,
-                     "; only torchscript checkpoints have a module to put the weights into"));
+    return absl::InvalidArgumentError(absl::StrCat(
+        checkpoint_dir, " is of model ", state->config.model_name,
+        ", which has no module of its own to put the weights into; other programs take its "
+        "weights as safetensors: ddprun ckpt export without --format"));
   }
   absl::StatusOr<torch::jit::Module> module =
       LoadScriptModule(module_file.empty() ? state->config.model_file : module_file);
