@@ -1,6 +1,10 @@
 // Every operation of a Gloo communicator, for each data type, several sizes and numbers of ranks.
+#include <sys/resource.h>
+
+#include <csignal>
 #include <cstring>
 #include <thread>
+#include <tuple>
 
 #include "gloo/types.h"
 #include "gtest/gtest.h"
@@ -16,7 +20,7 @@ constexpr DataType kTypes[] = {DataType::kFloat32,  DataType::kFloat64, DataType
 constexpr size_t kCounts[] = {0, 1, 7, 1'000'000};
 
 // Runs body as `size` ranks in threads of this process; a returned text is a failure.
-void RunRanks(int size, const std::function<void(Communicator&)>& body) {
+void RunRanks(int size, const std::function<void(Communicator&)>& body, bool shared_memory = true) {
   SharedExchange exchange;
   std::vector<std::thread> threads;
   for (int rank = 0; rank < size; ++rank) {
@@ -25,6 +29,7 @@ void RunRanks(int size, const std::function<void(Communicator&)>& body) {
       options.rank = rank;
       options.size = size;
       options.timeout_seconds = 30;
+      options.shared_memory = shared_memory;
       auto communicator = CreateGlooCommunicator(options, exchange.Get());
       ASSERT_TRUE(communicator.ok()) << communicator.status();
       body(**communicator);
@@ -83,36 +88,73 @@ double Combine(ReduceOp op, int size, size_t i) {
 class GlooSizes : public testing::TestWithParam<int> {};
 INSTANTIATE_TEST_SUITE_P(Ranks, GlooSizes, testing::Values(1, 2, 3, 4, 5));
 
-TEST_P(GlooSizes, AllReduceGivesTheSameExactResultOnEveryRank) {
-  const int size = GetParam();
-  RunRanks(size, [size](Communicator& communicator) {
-    for (DataType type : kTypes) {
-      for (size_t count : kCounts) {
-        for (ReduceOp op : {ReduceOp::kSum, ReduceOp::kMin, ReduceOp::kMax}) {
-          if (count > 1000 && op != ReduceOp::kSum && type != DataType::kFloat32) continue;
-          auto data = Filled(type, count, [&](size_t i) { return Value(communicator.rank(), i); });
-          const auto status = communicator.AllReduce(data.data(), count, type, op)->Wait();
-          ASSERT_TRUE(status.ok()) << status;
-          ASSERT_EQ(data, Filled(type, count, [&](size_t i) { return Combine(op, size, i); }))
-              << DataTypeName(type) << " × " << count;
+// By the number of ranks, and whether they share memory.
+class GlooAllReduce : public testing::TestWithParam<std::tuple<int, bool>> {};
+INSTANTIATE_TEST_SUITE_P(Ranks, GlooAllReduce,
+                         testing::Combine(testing::Values(1, 2, 3, 4, 5), testing::Bool()));
+
+TEST_P(GlooAllReduce, AllReduceGivesTheSameExactResultOnEveryRank) {
+  const auto [size, shared] = GetParam();
+  RunRanks(
+      size,
+      [size = size](Communicator& communicator) {
+        for (DataType type : kTypes) {
+          for (size_t count : kCounts) {
+            for (ReduceOp op : {ReduceOp::kSum, ReduceOp::kMin, ReduceOp::kMax}) {
+              if (count > 1000 && op != ReduceOp::kSum && type != DataType::kFloat32) continue;
+              auto data =
+                  Filled(type, count, [&](size_t i) { return Value(communicator.rank(), i); });
+              const auto status = communicator.AllReduce(data.data(), count, type, op)->Wait();
+              ASSERT_TRUE(status.ok()) << status;
+              ASSERT_EQ(data, Filled(type, count, [&](size_t i) { return Combine(op, size, i); }))
+                  << DataTypeName(type) << " × " << count;
+            }
+          }
         }
-      }
-    }
-  });
+      },
+      shared);
 }
 
-TEST_P(GlooSizes, AverageIsTheSumDividedByTheNumberOfRanks) {
-  const int size = GetParam();
-  RunRanks(size, [size](Communicator& communicator) {
-    for (DataType type : kTypes) {
-      auto data = Filled(type, 1001, [&](size_t i) {
-        return communicator.rank() == 0 ? size * (1.0 + static_cast<double>(i % 5)) : 0.0;
-      });
-      ASSERT_TRUE(communicator.AllReduce(data.data(), 1001, type, ReduceOp::kAvg)->Wait().ok());
-      ASSERT_EQ(data, Filled(type, 1001, [](size_t i) { return 1.0 + static_cast<double>(i % 5); }))
-          << DataTypeName(type);
-    }
-  });
+TEST_P(GlooAllReduce, AverageIsTheSumDividedByTheNumberOfRanks) {
+  const auto [size, shared] = GetParam();
+  RunRanks(
+      size,
+      [size = size](Communicator& communicator) {
+        for (DataType type : kTypes) {
+          auto data = Filled(type, 1001, [&](size_t i) {
+            return communicator.rank() == 0 ? size * (1.0 + static_cast<double>(i % 5)) : 0.0;
+          });
+          ASSERT_TRUE(communicator.AllReduce(data.data(), 1001, type, ReduceOp::kAvg)->Wait().ok());
+          ASSERT_EQ(data,
+                    Filled(type, 1001, [](size_t i) { return 1.0 + static_cast<double>(i % 5); }))
+              << DataTypeName(type);
+        }
+      },
+      shared);
+}
+
+// Operations one after the other, of less than a chunk, of several, and of odd sizes: none sees
+// what another one left in memory that is used again.
+TEST_P(GlooAllReduce, OneAfterTheOtherDoesNotDisturbTheNext) {
+  const auto [size, shared] = GetParam();
+  RunRanks(
+      size,
+      [size = size](Communicator& communicator) {
+        const size_t counts[] = {1, 3, 262'144, 262'145, 2, 1'000'003, 5, 5, 5};
+        for (size_t round = 0; round < 180; ++round) {
+          const size_t count = counts[round % std::size(counts)];
+          std::vector<float> data(
+              count, static_cast<float>(communicator.rank() + 1) * static_cast<float>(round + 1));
+          ASSERT_TRUE(
+              communicator.AllReduce(data.data(), count, DataType::kFloat32, ReduceOp::kSum)
+                  ->Wait()
+                  .ok());
+          const float sum =
+              static_cast<float>(size * (size + 1) / 2) * static_cast<float>(round + 1);
+          ASSERT_EQ(data, std::vector<float>(count, sum)) << round;
+        }
+      },
+      shared);
 }
 
 TEST_P(GlooSizes, BroadcastCopiesTheRootsDataFromAnyRoot) {
@@ -206,26 +248,59 @@ TEST(Gloo, BarrierReturnsOnNoRankBeforeAllHaveCome) {
 }
 
 // Sums of floats depend on the order of additions; it must not change from run to run.
-TEST(Gloo, AllReduceIsBitwiseTheSameInTwoRuns) {
+TEST_P(GlooAllReduce, ItsBitsAreTheSameInTwoRuns) {
+  const auto [size, shared] = GetParam();
   std::vector<std::vector<float>> results;
   for (int run = 0; run < 2; ++run) {
     std::vector<float> first;
-    RunRanks(4, [&](Communicator& communicator) {
-      std::vector<float> data(123'457);
-      for (size_t i = 0; i < data.size(); ++i) {
-        data[i] = 1.0F / static_cast<float>(i * 7 + 3 + static_cast<size_t>(communicator.rank()));
-      }
-      ASSERT_TRUE(
-          communicator.AllReduce(data.data(), data.size(), DataType::kFloat32, ReduceOp::kAvg)
-              ->Wait()
-              .ok());
-      if (communicator.rank() == 0) first = data;
-    });
+    RunRanks(
+        size,
+        [&](Communicator& communicator) {
+          std::vector<float> data(123'457);
+          for (size_t i = 0; i < data.size(); ++i) {
+            data[i] =
+                1.0F / static_cast<float>(i * 7 + 3 + static_cast<size_t>(communicator.rank()));
+          }
+          ASSERT_TRUE(
+              communicator.AllReduce(data.data(), data.size(), DataType::kFloat32, ReduceOp::kAvg)
+                  ->Wait()
+                  .ok());
+          if (communicator.rank() == 0) first = data;
+        },
+        shared);
     results.push_back(first);
   }
   ASSERT_EQ(results[0].size(), 123'457U);
   EXPECT_EQ(std::memcmp(results[0].data(), results[1].data(), results[0].size() * sizeof(float)),
             0);
+}
+
+// A rank that can offer no memory: all of them go another way, and none waits for it.
+TEST(Gloo, WhereOneRankCannotShareMemoryAllUseTheNetwork) {
+  SharedExchange exchange;
+  const auto results = RunProcesses(
+      3,
+      [&](int rank) -> std::string {
+        if (rank == 1) {
+          signal(SIGXFSZ, SIG_IGN);
+          const rlimit none = {0, 0};
+          if (setrlimit(RLIMIT_FSIZE, &none) != 0) return "setrlimit";
+        }
+        CommunicatorOptions options;
+        options.rank = rank;
+        options.size = 3;
+        auto made = CreateGlooCommunicator(options, exchange.Get());
+        if (!made.ok()) return made.status().ToString();
+        std::vector<float> data(100'000, static_cast<float>(rank + 1));
+        const absl::Status status =
+            (*made)
+                ->AllReduce(data.data(), data.size(), DataType::kFloat32, ReduceOp::kSum)
+                ->Wait();
+        if (!status.ok()) return status.ToString();
+        return data == std::vector<float>(data.size(), 6) ? "" : "a wrong sum";
+      },
+      20);
+  EXPECT_EQ(results, std::vector<std::string>(3));
 }
 
 TEST(Gloo, EachRankPublishesOneValue) {

@@ -57,7 +57,10 @@ struct CommunicatorOptions {
   int size = 1;
   double timeout_seconds = 300;  // for connecting and for each operation
   std::string host = "";         // Gloo: address to bind (empty: 127.0.0.1); NCCL: unused
-  int device = -1;               // NCCL: CUDA device index
+  // Gloo: all-reduce through shared memory where all ranks are on one machine. The same on every
+  // rank.
+  bool shared_memory = true;
+  int device = -1;  // NCCL: CUDA device index
   // NCCL: the cudaStream_t that the calling thread computes on; empty: LibTorch's current stream of
   // the device.
   std::function<void*(int device)> current_stream;
@@ -89,7 +92,8 @@ class Communicator {
   virtual void Abort(const std::string& reason) = 0;
 };
 
-// CPU: Debian's Gloo over TCP. Connects a full mesh through the exchange.
+// CPU: Debian's Gloo over TCP; all-reduces through shared memory where all ranks are on one
+// machine. Connects a full mesh through the exchange.
 absl::StatusOr<std::unique_ptr<Communicator>> CreateGlooCommunicator(
     const CommunicatorOptions& options, const Exchange& exchange);
 // GPU: opens libddp_worker_cuda.so beside the program on first use; NOT_FOUND with the path and the

@@ -23,8 +23,8 @@ GlooCommunicator::GlooCommunicator(const CommunicatorOptions& options)
     : options_(options), timeout_(absl::Seconds(options.timeout_seconds)) {}
 
 absl::Status GlooCommunicator::Connect(const Exchange& exchange) {
-  absl::StatusOr<std::vector<Descriptor>> sockets =
-      ConnectPeers(options_, exchange, absl::Now() + timeout_);
+  const absl::Time deadline = absl::Now() + timeout_;
+  absl::StatusOr<std::vector<Descriptor>> sockets = ConnectPeers(options_, exchange, deadline);
   if (!sockets.ok()) {
     return absl::Status(sockets.status().code(),
                         absl::StrCat(Prefix(), "connect: ", sockets.status().message()));
@@ -32,6 +32,14 @@ absl::Status GlooCommunicator::Connect(const Exchange& exchange) {
   mesh_ = std::make_unique<MessageMesh>(options_.rank, *std::move(sockets),
                                         [this] { return CurrentFailure(); });
   context_ = MakeGlooContext(options_.rank, options_.size, mesh_.get());
+  if (options_.shared_memory) {
+    mesh_->set_deadline(deadline);
+    try {
+      shared_ = SharedReduce::Create(options_.rank, options_.size, mesh_.get());
+    } catch (const MeshError& error) {
+      return absl::Status(error.code(), absl::StrCat(Prefix(), "connect: ", error.what()));
+    }
+  }
   thread_ = std::thread([this] { RunThread(); });
   return absl::OkStatus();
 }
@@ -206,7 +214,7 @@ absl::Status GlooCommunicator::RunOne(const Operation& operation) {
   Observe(operation, false);
   mesh_->set_deadline(absl::Now() + timeout_);
   try {
-    RunOperation(context_, operation);
+    RunOperation(context_, shared_.get(), operation);
   } catch (const MeshError& error) {
     const std::string why =
         error.code() == absl::StatusCode::kDeadlineExceeded

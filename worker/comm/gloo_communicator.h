@@ -19,6 +19,7 @@
 #include "worker/comm/communicator.h"
 #include "worker/comm/gloo_operations.h"
 #include "worker/comm/message_mesh.h"
+#include "worker/comm/shared_reduce.h"
 
 namespace ddprun {
 
@@ -45,7 +46,6 @@ class GlooCommunicator : public Communicator {
  private:
   WorkPtr Add(Operation operation);
   WorkPtr Enqueue(Operation operation);
-  absl::Status ConnectMesh(const Exchange& exchange);
   void RunThread();
   // The next queued operation; false when there is none and none will come.
   bool NextOperation(Operation& operation);
@@ -60,6 +60,7 @@ class GlooCommunicator : public Communicator {
   const absl::Duration timeout_;
   std::unique_ptr<MessageMesh> mesh_;       // the thread's, except Wake
   std::shared_ptr<gloo::Context> context_;  // the thread's
+  std::unique_ptr<SharedReduce> shared_;    // the thread's; null: not all ranks share a machine
 
   // Of the queueing thread.
   std::unique_ptr<Operation> group_;

@@ -109,13 +109,14 @@ void Finish(const Transfer& transfer) {
   }
 }
 
-void RunGroup(const std::shared_ptr<gloo::Context>& context, const Operation& group) {
+void RunGroup(const std::shared_ptr<gloo::Context>& context, SharedReduce* shared,
+              const Operation& group) {
   std::vector<Transfer> transfers;
   for (const Operation& member : group.members) {
     if (IsPointToPoint(member.kind)) transfers.push_back(Post(context, member));
   }
   for (const Operation& member : group.members) {
-    if (!IsPointToPoint(member.kind)) RunOperation(context, member);
+    if (!IsPointToPoint(member.kind)) RunOperation(context, shared, member);
   }
   for (const Transfer& transfer : transfers) Finish(transfer);
 }
@@ -167,7 +168,8 @@ std::string DescribeOperation(const Operation& operation) {
   return absl::StrCat(text, " (", operation.count, " ", DataTypeName(operation.type), ")");
 }
 
-void RunOperation(const std::shared_ptr<gloo::Context>& context, const Operation& operation) {
+void RunOperation(const std::shared_ptr<gloo::Context>& context, SharedReduce* shared,
+                  const Operation& operation) {
   // Gloo refuses empty buffers. Every rank has the same count, so none waits for one that leaves
   // here.
   if (operation.count == 0 && operation.kind != OperationKind::kBarrier &&
@@ -176,7 +178,9 @@ void RunOperation(const std::shared_ptr<gloo::Context>& context, const Operation
   }
   switch (operation.kind) {
     case OperationKind::kAllReduce:
-      return RunAllReduce(context, operation);
+      if (shared == nullptr) return RunAllReduce(context, operation);
+      return shared->AllReduce(operation.output, operation.count, operation.type, operation.op,
+                               operation.sequence);
     case OperationKind::kBroadcast:
       return RunBroadcast(context, operation);
     case OperationKind::kAllGather:
@@ -187,7 +191,7 @@ void RunOperation(const std::shared_ptr<gloo::Context>& context, const Operation
     case OperationKind::kBarrier:
       return RunBarrier(context, operation);
     case OperationKind::kGroup:
-      return RunGroup(context, operation);
+      return RunGroup(context, shared, operation);
   }
 }
 

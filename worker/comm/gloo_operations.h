@@ -3,7 +3,7 @@
 // Threads: RunOperation belongs to the communicator's thread. It blocks until the operation is
 // done, throws what Gloo throws when it fails, and leaves no buffer of Gloo behind in either case.
 // Determinism: which algorithm runs, and the order of additions in it, depend on the number of
-// ranks and of bytes alone.
+// ranks and of bytes, and on whether all ranks share a machine (shared_reduce.h).
 #pragma once
 
 #include <cstdint>
@@ -13,6 +13,7 @@
 
 #include "gloo/context.h"
 #include "worker/comm/communicator.h"
+#include "worker/comm/shared_reduce.h"
 #include "worker/comm/work.h"
 
 namespace ddprun {
@@ -38,6 +39,8 @@ bool IsPointToPoint(OperationKind kind);
 // "all_reduce #17 (4000 float32)", for messages.
 std::string DescribeOperation(const Operation& operation);
 
-void RunOperation(const std::shared_ptr<gloo::Context>& context, const Operation& operation);
+// `shared`: carries out all-reduces where it is there; null: Gloo does.
+void RunOperation(const std::shared_ptr<gloo::Context>& context, SharedReduce* shared,
+                  const Operation& operation);
 
 }  // namespace ddprun

@@ -46,6 +46,7 @@ int64_t SlotCount(const LoaderOptions& options, int64_t batch_bytes) {
 Loader::Loader(std::shared_ptr<const Dataset> dataset, const LoaderOptions& options)
     : dataset_(std::move(dataset)),
       options_(options),
+      list_(std::make_shared<List>()),
       workers_(static_cast<size_t>(std::max(1, options.threads))) {
   const SampleSpec spec = dataset_->spec();
   std::vector<int64_t> inputs = spec.input_shape;
@@ -82,35 +83,54 @@ int64_t Loader::RingBytes(const SampleSpec& spec, const LoaderOptions& options) 
   return SlotCount(options, batch_bytes) * batch_bytes;
 }
 
+std::shared_ptr<const Loader::List> Loader::MakeList(int64_t epoch, std::vector<int64_t> indices,
+                                                     int64_t first) const {
+  const auto samples = static_cast<int64_t>(indices.size());
+  const int64_t batches = (samples + options_.batch_size - 1) / options_.batch_size;
+  return std::make_shared<List>(List{epoch, std::move(indices), first, first + batches});
+}
+
 void Loader::Start(int64_t epoch, std::vector<int64_t> indices) {
   std::unique_lock<std::mutex> lock(mutex_);
-  opened_ = fill_batch_;  // threads take nothing more of the old list
+  if (following_ != nullptr && next_take_ == list_->end && following_->epoch == epoch &&
+      following_->indices == indices) {
+    list_ = std::move(following_);
+    following_ = nullptr;
+    return;
+  }
+  opened_ = fill_batch_;  // threads take nothing more of the old lists
   fill_piece_ = 0;
   done_.wait(lock, [this] { return busy_ == 0; });
-  epoch_ = epoch;
-  indices_ = std::move(indices);
-  batches_ =
-      (static_cast<int64_t>(indices_.size()) + options_.batch_size - 1) / options_.batch_size;
+  list_ = MakeList(epoch, std::move(indices), 0);
+  following_ = nullptr;
   fill_batch_ = fill_piece_ = opened_ = next_take_ = 0;
   OpenSlots();
 }
 
-int64_t Loader::Count(int64_t batch) const {
-  const auto samples = static_cast<int64_t>(indices_.size());
-  return std::min(options_.batch_size, samples - batch * options_.batch_size);
+void Loader::Follow(int64_t epoch, std::vector<int64_t> indices) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  following_ = MakeList(epoch, std::move(indices), list_->end);
+  OpenSlots();
 }
 
-int64_t Loader::Pieces(int64_t batch) const {
-  return (Count(batch) + piece_samples_ - 1) / piece_samples_;
+int64_t Loader::Count(const List& list, int64_t batch) const {
+  const auto samples = static_cast<int64_t>(list.indices.size());
+  return std::min(options_.batch_size, samples - (batch - list.first) * options_.batch_size);
+}
+
+int64_t Loader::Pieces(const List& list, int64_t batch) const {
+  return (Count(list, batch) + piece_samples_ - 1) / piece_samples_;
 }
 
 void Loader::OpenSlots() {
   int64_t pieces = 0;
   const int64_t held = std::min<int64_t>(next_take_, options_.kept);
-  const int64_t end = next_take_ - held + static_cast<int64_t>(slots_.size());
-  for (; opened_ < std::min(batches_, end); ++opened_) {
+  const int64_t fitting = next_take_ - held + static_cast<int64_t>(slots_.size());
+  const int64_t known = following_ == nullptr ? list_->end : following_->end;
+  for (; opened_ < std::min(known, fitting); ++opened_) {
     Slot& slot = SlotOf(opened_);
-    slot.pieces_left = Pieces(opened_);
+    slot.list = opened_ < list_->end ? list_ : following_;
+    slot.pieces_left = Pieces(*slot.list, opened_);
     slot.bad_place = -1;
     slot.status = absl::OkStatus();
     pieces += slot.pieces_left;
@@ -119,10 +139,10 @@ void Loader::OpenSlots() {
   if (pieces > 1) work_.notify_all();
 }
 
-absl::Status Loader::FillSample(Slot* slot, int64_t place, int64_t index) {
+absl::Status Loader::FillSample(const Slot& slot, int64_t place, int64_t index) {
   try {
-    return dataset_->Fill(epoch_, index, slot->input_data + place * sample_bytes_,
-                          slot->target_data + place * sample_targets_);
+    return dataset_->Fill(slot.list->epoch, index, slot.input_data + place * sample_bytes_,
+                          slot.target_data + place * sample_targets_);
   } catch (const std::exception& error) {  // of a library, or of memory that is full
     return absl::InternalError(absl::StrCat(dataset_->NameOf(index), ": ", error.what()));
   }
@@ -131,14 +151,16 @@ absl::Status Loader::FillSample(Slot* slot, int64_t place, int64_t index) {
 // Without the lock, which only bad and slow samples need.
 void Loader::FillPiece(int64_t batch, int64_t piece, Worker* worker) {
   Slot& slot = SlotOf(batch);
+  const List& list = *slot.list;
   const int64_t first = piece * piece_samples_;
-  const int64_t end = std::min(Count(batch), first + piece_samples_);
+  const int64_t end = std::min(Count(list, batch), first + piece_samples_);
   Clock::time_point begin = Clock::now();
   for (int64_t place = first; place < end; ++place) {
-    const int64_t index = indices_[static_cast<size_t>(batch * options_.batch_size + place)];
+    const int64_t index =
+        list.indices[static_cast<size_t>((batch - list.first) * options_.batch_size + place)];
     worker->begin.store(begin.time_since_epoch().count(), std::memory_order_relaxed);
     worker->index.store(index, std::memory_order_release);
-    absl::Status status = FillSample(&slot, place, index);
+    absl::Status status = FillSample(slot, place, index);
     const Clock::time_point now = Clock::now();
     const double seconds = Seconds(now - begin);
     begin = now;
@@ -163,7 +185,7 @@ void Loader::Work(Worker* worker) {
     if (stop_) return;
     const int64_t batch = fill_batch_;
     const int64_t piece = fill_piece_++;
-    if (fill_piece_ == Pieces(batch)) {
+    if (fill_piece_ == Pieces(*SlotOf(batch).list, batch)) {
       ++fill_batch_;
       fill_piece_ = 0;
     }
@@ -200,20 +222,21 @@ void Loader::WaitFor(const Slot& slot, std::unique_lock<std::mutex>* lock) {
 
 bool Loader::Ready() {
   std::lock_guard<std::mutex> lock(mutex_);
-  if (next_take_ >= batches_) return true;
+  if (next_take_ >= list_->end) return true;
   return next_take_ < opened_ && SlotOf(next_take_).pieces_left == 0;
 }
 
 absl::StatusOr<Batch> Loader::Next() {
   std::unique_lock<std::mutex> lock(mutex_);
-  if (next_take_ >= batches_) return Batch{};
+  if (next_take_ >= list_->end) return Batch{};
   const int64_t batch = next_take_++;
   const Clock::time_point begin = Clock::now();
   OpenSlots();  // taking a batch frees the slot of an older one
   Slot& slot = SlotOf(batch);
   if (threads_.empty()) {
     lock.unlock();
-    for (int64_t piece = 0; piece < Pieces(batch); ++piece) FillPiece(batch, piece, &workers_[0]);
+    const int64_t pieces = Pieces(*slot.list, batch);
+    for (int64_t piece = 0; piece < pieces; ++piece) FillPiece(batch, piece, &workers_[0]);
     lock.lock();
     slot.pieces_left = 0;
   } else {
@@ -221,9 +244,9 @@ absl::StatusOr<Batch> Loader::Next() {
   }
   const double seconds = Seconds(Clock::now() - begin);
   wait_seconds_ += seconds;
-  if (batch == 0) first_wait_seconds_ += seconds;
+  if (batch == list_->first) first_wait_seconds_ += seconds;
   if (!slot.status.ok()) return slot.status;
-  const int64_t count = Count(batch);
+  const int64_t count = Count(*slot.list, batch);
   if (count == options_.batch_size) return Batch{slot.inputs, slot.targets};
   return Batch{slot.inputs.narrow(0, 0, count), slot.targets.narrow(0, 0, count)};
 }

@@ -51,6 +51,10 @@ class Loader {
   // Begins a new list; what was prepared of the old one is dropped. Ends after ceil(list /
   // batch_size) batches.
   void Start(int64_t epoch, std::vector<int64_t> indices);
+  // Says what the coming Start will begin, once for each Start: threads that are through with the
+  // current list go on with that one, and its first batch is there when it starts. A Start of
+  // something else, or before the end of the current list, drops what was prepared.
+  void Follow(int64_t epoch, std::vector<int64_t> indices);
   // The next batch, shorter at the end of the list; undefined tensors after the last. Waiting time
   // is added to wait_seconds.
   absl::StatusOr<Batch> Next();
@@ -58,7 +62,7 @@ class Loader {
   bool Ready();
 
   double wait_seconds() const { return wait_seconds_; }
-  // Of those, the ones spent on the first batch of each list, when nothing can be there yet.
+  // Of those, the ones spent on the first batch of each list.
   double first_wait_seconds() const { return first_wait_seconds_; }
   // Memory of the ring: at most kRingBytesMax, or kept + 1 batches where these are more.
   static int64_t RingBytes(const SampleSpec& spec, const LoaderOptions& options);
@@ -66,7 +70,14 @@ class Loader {
 
  private:
   using Clock = std::chrono::steady_clock;
+  struct List {
+    int64_t epoch = 0;
+    std::vector<int64_t> indices;
+    int64_t first = 0;  // batches are numbered through the current list and the following one
+    int64_t end = 0;
+  };
   struct Slot {
+    std::shared_ptr<const List> list;  // of the batch that it holds
     at::Tensor inputs;
     at::Tensor targets;
     std::byte* input_data = nullptr;
@@ -85,10 +96,12 @@ class Loader {
   // batches that were handed out keep theirs.
   void OpenSlots();
   Slot& SlotOf(int64_t batch) { return slots_[static_cast<size_t>(batch) % slots_.size()]; }
-  int64_t Count(int64_t batch) const;
-  int64_t Pieces(int64_t batch) const;
+  std::shared_ptr<const List> MakeList(int64_t epoch, std::vector<int64_t> indices,
+                                       int64_t first) const;
+  int64_t Count(const List& list, int64_t batch) const;
+  int64_t Pieces(const List& list, int64_t batch) const;
   void FillPiece(int64_t batch, int64_t piece, Worker* worker);
-  absl::Status FillSample(Slot* slot, int64_t place, int64_t index);
+  absl::Status FillSample(const Slot& slot, int64_t place, int64_t index);
   void WaitFor(const Slot& slot, std::unique_lock<std::mutex>* lock);
   void NameSlow(int64_t index, double seconds, bool done);
 
@@ -98,9 +111,8 @@ class Loader {
   int64_t sample_targets_ = 0;
   int64_t piece_samples_ = 1;
   std::vector<Slot> slots_;
-  int64_t epoch_ = 0;
-  std::vector<int64_t> indices_;
-  int64_t batches_ = 0;
+  std::shared_ptr<const List> list_;       // what Next gives
+  std::shared_ptr<const List> following_;  // null: not known yet
   double wait_seconds_ = 0;
   double first_wait_seconds_ = 0;
 

@@ -10,6 +10,7 @@
 #include <array>
 #include <cstdint>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "worker/data/loader.h"
@@ -48,6 +49,9 @@ class StagedLoader {
 
   // As of Loader.
   void Start(int64_t epoch, std::vector<int64_t> indices);
+  void Follow(int64_t epoch, std::vector<int64_t> indices) {
+    loader_->Follow(epoch, std::move(indices));
+  }
   absl::StatusOr<Batch> Next();
   double wait_seconds() const { return loader_->wait_seconds(); }
   double first_wait_seconds() const { return loader_->first_wait_seconds(); }

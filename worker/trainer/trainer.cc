@@ -62,18 +62,30 @@ absl::StatusOr<Trainer::EdgeDecision> Trainer::RunEpoch() {
   return EdgeDecision::kContinue;
 }
 
+// What this rank sees of an epoch of which all ranks have seen `samples` already.
+std::vector<int64_t> Trainer::EpochIndices(int64_t epoch, int64_t samples) const {
+  std::vector<int64_t> indices = sampler_->IndicesFor(session_.rank, epoch, samples);
+  if (config_.data_drop_last) {
+    const auto batch = static_cast<size_t>(config_.data_batch_size);
+    indices.resize(indices.size() / batch * batch);
+  }
+  return indices;
+}
+
 void Trainer::StartEpoch() {
-  std::vector<int64_t> indices =
-      sampler_->IndicesFor(session_.rank, state_.epoch, state_.samples_in_epoch);
+  std::vector<int64_t> indices = EpochIndices(state_.epoch, state_.samples_in_epoch);
   const int64_t batch = config_.data_batch_size;
-  const auto count = static_cast<int64_t>(indices.size());
-  epoch_batches_ = config_.data_drop_last ? count / batch : (count + batch - 1) / batch;
-  if (config_.data_drop_last) indices.resize(static_cast<size_t>(epoch_batches_ * batch));
   epoch_samples_ = static_cast<int64_t>(indices.size());
+  epoch_batches_ = (epoch_samples_ + batch - 1) / batch;
   batches_taken_ = 0;
   const int64_t accumulation = config_.train_accumulation_steps;
   epoch_steps_ = state_.step_in_epoch + (epoch_batches_ + accumulation - 1) / accumulation;
   loader_->Start(state_.epoch, std::move(indices));
+  // The next epoch's first batches are prepared while the last ones of this one are trained on.
+  const bool last = config_.train_steps > 0
+                        ? state_.step - state_.step_in_epoch + epoch_steps_ >= config_.train_steps
+                        : state_.epoch + 1 >= config_.train_epochs;
+  if (!last) loader_->Follow(state_.epoch + 1, EpochIndices(state_.epoch + 1, 0));
 }
 
 // One optimizer update; afterwards `state_` is that of the new step.

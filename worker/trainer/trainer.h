@@ -67,6 +67,7 @@ class Trainer {
 
   // trainer.cc
   absl::StatusOr<EdgeDecision> RunEpoch();
+  std::vector<int64_t> EpochIndices(int64_t epoch, int64_t samples) const;
   void StartEpoch();
   absl::Status Update(int micro_batches);
   absl::Status Execute(const Action& action);
