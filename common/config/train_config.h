@@ -93,6 +93,7 @@ struct TrainConfig {
 
   std::string performance_graph = "auto";
   std::string performance_fused_norm = "auto";
+  std::string performance_winograd = "auto";
 
   int64_t checks_fingerprint_every_steps = 1000;  // 0: off
   std::string checks_non_finite = "stop";

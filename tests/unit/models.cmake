@@ -2,6 +2,8 @@
 if(DDPRUN_WORKER)
   ddprun_test(NAME models_test LABEL unit TIMEOUT 120 SOURCES unit/models_test.cc LIBS ddprun_trainer)
   ddprun_use_torch(models_test)
+  ddprun_test(NAME models_winograd_test LABEL unit SOURCES unit/models_winograd_test.cc LIBS ddprun_trainer)
+  ddprun_use_torch(models_winograd_test)
   ddprun_test(NAME models_example_test LABEL unit SOURCES unit/models_example_test.cc ../examples/my_model/mlp.cc
     LIBS ddprun_trainer)
   ddprun_use_torch(models_example_test)

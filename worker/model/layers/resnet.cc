@@ -3,6 +3,7 @@
 #include "absl/strings/str_cat.h"
 #include "worker/model/layers/batch_norm.h"
 #include "worker/model/layers/classes.h"
+#include "worker/model/layers/winograd.h"
 
 namespace ddprun {
 namespace {
@@ -43,13 +44,14 @@ struct ResidualSizes {
   int64_t planes = 0;
   int64_t outputs = 0;
   int64_t stride = 1;
+  bool winograd = true;  // where it applies
 };
 
 // Two or three convolutions beside a shortcut, which is a 1×1 convolution where the shape changes.
 // ReLU and the sum are done in place: batch norm needs its input for the gradient, not its output.
 class Residual : public Block {
  public:
-  Residual(const ResidualSizes& sizes, bool bottleneck) {
+  Residual(const ResidualSizes& sizes, bool bottleneck) : winograd_(sizes.winograd) {
     // The generator is drawn from in this order: the shortcut first. It is registered last.
     torch::nn::Conv2d shortcut{nullptr};
     if (sizes.stride != 1 || sizes.inputs != sizes.outputs) {
@@ -73,7 +75,7 @@ class Residual : public Block {
   at::Tensor forward(const at::Tensor& input) override {
     at::Tensor out = input;
     for (size_t i = 0; i < convolutions_.size(); ++i) {
-      out = norms_[i]->forward(convolutions_[i](out));
+      out = norms_[i]->forward(Convolve(convolutions_[i], out));
       if (i + 1 < convolutions_.size()) out.relu_();
     }
     out += shortcut_.is_empty() ? input : shortcut_norm_->forward(shortcut_(input));
@@ -88,6 +90,16 @@ class Residual : public Block {
         register_module(absl::StrCat("bn", number), std::make_shared<BatchNorm2d>(outputs)));
   }
 
+  at::Tensor Convolve(torch::nn::Conv2d& convolution, const at::Tensor& input) const {
+    const at::Tensor& weight = convolution->weight;
+    const bool plain = weight.size(2) == 3 && convolution->options.stride()->front() == 1;
+    if (winograd_ && plain && WinogradApplies(input, weight)) {
+      return WinogradConvolution(input, weight);
+    }
+    return convolution(input);
+  }
+
+  const bool winograd_;
   std::vector<torch::nn::Conv2d> convolutions_;
   std::vector<std::shared_ptr<BatchNorm2d>> norms_;
   std::shared_ptr<torch::nn::Module> downsample_;
@@ -135,7 +147,8 @@ absl::StatusOr<Model> MakeResNet(const ModelContext& context, const ResNetShape&
       (stem == "auto" && std::max(data.input_shape[1], data.input_shape[2]) <= kSmallImageMax);
   std::vector<NamedBlock> blocks = {{"", std::make_shared<Stem>(data.input_shape[0], small)}};
   const int64_t expansion = shape.bottleneck ? kBottleneckExpansion : 1;
-  ResidualSizes sizes = {.inputs = kStemPlanes};
+  ResidualSizes sizes = {.inputs = kStemPlanes,
+                         .winograd = context.config.performance_winograd == "auto"};
   for (size_t layer = 0; layer < shape.blocks.size(); ++layer) {
     sizes.planes = kStemPlanes << layer;
     sizes.outputs = sizes.planes * expansion;
