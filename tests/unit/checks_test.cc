@@ -7,7 +7,9 @@
 #include <cstring>
 #include <limits>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "worker/comm/communicator.h"
 #include "worker/trainer/device_name.h"
 #include "worker/trainer/fingerprint.h"
@@ -167,8 +169,9 @@ struct Case {
   at::Tensor inputs = at::tensor({1.F, 2.F, 3.F, 4.F}).repeat({3, 1});
 };
 
-// What the watch says of one update of one rank.
-absl::Status Watch(Case test, bool scaled = false) {
+// What the watch says of one update of one rank; under fp16 when `scaler_verdict` is what the loss
+// scaler says of it.
+absl::Status Watch(Case test, bool scaled = false, const std::string& scaler_verdict = "") {
   Model model(std::move(test.blocks));
   TrainConfig config;
   class MeanLoss : public Loss {
@@ -190,13 +193,14 @@ absl::Status Watch(Case test, bool scaled = false) {
   for (const NamedTensor& item : model.Parameters()) {
     if (item.tensor.grad().defined()) gradients.push_back(item.tensor.grad());
   }
-  if (watch.Finite(gradients)) return absl::OkStatus();
+  if (watch.Finite(gradients) && scaler_verdict.empty()) return absl::OkStatus();
   Loader batches(std::make_shared<Rows>(test.inputs), samples, 0);
   batches.Start(0, {0, 1, 2});
   return watch.Explain({.number = 7,
                         .loss_finite = std::isfinite(loss.item<double>()),
                         .batches = &batches,
-                        .samples = {40, 41, 42}},
+                        .samples = {40, 41, 42},
+                        .scaler_verdict = scaler_verdict},
                        nullptr);
 }
 
@@ -251,6 +255,62 @@ TEST(NonFinite, MasksAreNoTrouble) {
 
 TEST(NonFinite, UnderFp16TheScalerDecides) {
   EXPECT_TRUE(Watch({{Named("first", std::make_shared<Scale>(kInfinity))}}, /*scaled=*/true).ok());
+}
+
+// Where it gives up the cause is looked for as ever, and its own advice only where it may help.
+TEST(NonFinite, UnderFp16TheCauseIsNamedWhenTheScalerGivesUp) {
+  const std::string verdict = "The loss scale has fallen";
+  const auto one = [](float value) { return Named("first", std::make_shared<Scale>(value)); };
+  at::Tensor inputs = at::ones({3, 4});
+  inputs[1][2] = kNan;
+  const absl::Status data = Watch({{one(1.F)}, inputs}, /*scaled=*/true, verdict);
+  EXPECT_EQ(data.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(std::string(data.message()),
+              AllOf(HasSubstr("step 7: the loss is not finite on rank 0: the data are not finite: "
+                              "samples 41 of the training data. Nothing of this update reached the "
+                              "weights. Mend these samples or leave them out"),
+                    Not(HasSubstr(verdict)), Not(HasSubstr("ignore"))));
+  const absl::Status weights = Watch({{one(kNan)}}, /*scaled=*/true, verdict);
+  EXPECT_THAT(std::string(weights.message()),
+              AllOf(HasSubstr("these weights were not finite: first.weight"), HasSubstr(verdict)));
+}
+
+// A dropout whose dropped values break. What was drawn in the update is remembered.
+class Breaking : public Block {
+ public:
+  explicit Breaking(std::vector<bool>* rows) : rows_(*rows) {}
+  at::Tensor forward(const at::Tensor& input) override {
+    const at::Tensor drawn = at::rand_like(input) < 0.1;
+    if (rows_.empty()) {
+      for (int64_t i = 0; i < drawn.size(0); ++i) rows_.push_back(drawn[i].any().item<bool>());
+    }
+    return input.masked_fill(drawn, kNan);
+  }
+
+ private:
+  std::vector<bool>& rows_;
+};
+
+TEST(NonFinite, AnUpdateIsComputedOnceMoreWithTheSameRandomNumbers) {
+  for (const bool scaled : {false, true}) {
+    for (uint64_t seed = 0; seed < 8; ++seed) {
+      SCOPED_TRACE(absl::StrCat("scaled ", scaled, ", seed ", seed));
+      at::manual_seed(seed);
+      std::vector<bool> rows;
+      const absl::Status status = Watch({{Named("first", std::make_shared<Scale>(1.F)),
+                                          Named("breaking", std::make_shared<Breaking>(&rows))}},
+                                        scaled, scaled ? "verdict" : "");
+      std::vector<std::string> bad;
+      for (size_t i = 0; i < rows.size(); ++i) {
+        if (rows[i]) bad.push_back(absl::StrCat(40 + i));
+      }
+      const bool single = !bad.empty() && bad.size() < rows.size();
+      const std::string named =
+          absl::StrCat("for samples ", absl::StrJoin(bad, ", "), " of the training data");
+      EXPECT_EQ(absl::StrContains(status.message(), named), single) << status;
+      EXPECT_EQ(absl::StrContains(status.message(), "block breaking"), !bad.empty()) << status;
+    }
+  }
 }
 
 TEST(OutOfMemory, TheAdviceHasNumbers) {

@@ -2,6 +2,7 @@
 // checkpoints and metrics.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <torch/script.h>
 
 #include <filesystem>
 #include <fstream>
@@ -18,6 +19,7 @@
 namespace ddprun {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::HasSubstr;
 
 std::string ReadText(const std::string& path) {
@@ -150,6 +152,46 @@ TEST_F(UpdateRunTest, MetricsHaveRateScaleAndNorm) {
   EXPECT_THAT(first, HasSubstr("\"lr\":0.125"));
   EXPECT_THAT(first, HasSubstr("\"loss_scale\":65536"));
   EXPECT_THAT(first, HasSubstr("\"grad_norm\":"));
+}
+
+// From its fourth call on (the first is a trial before the run) it gives NaN for pictures whose
+// first pixel is bright.
+std::string SaveBreakingModule(const std::string& path) {
+  torch::jit::Module module("Breaking");
+  module.register_parameter("weight", (at::randn({784, 10}) * 0.01).requires_grad_(), false);
+  module.register_buffer("calls", at::zeros({}));
+  module.define(R"(
+    def forward(self, x):
+        self.calls.add_(1)
+        x = x.flatten(1)
+        bright = torch.logical_and(self.calls > 3, x[:, :1] > 0)
+        return torch.matmul(x, self.weight) + torch.log(1 - 2 * bright.float())
+  )");
+  module.save(path);
+  return path;
+}
+
+// An overflow of fp16 goes away when the scale is halved; what stays is traced to its first place,
+// as it is without a scale, and an overflow before is no news.
+TEST_F(UpdateRunTest, WhatNoLossScaleMendsIsTracedToBlockAndSamples) {
+  config_.model_name = "torchscript";
+  config_.model_file = SaveBreakingModule(folder_.path() + "/breaking.pt");
+  const std::string place =
+      "the loss is not finite on rank 0: the first output that is not finite "
+      "is that of block 0 (log) for samples ";
+  const TrainOutcome plain = Train({.config = config_, .run_dir = Dir("plain")});
+  EXPECT_EQ(plain.status.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(std::string(plain.status.message()), HasSubstr("step 3: " + place));
+  config_.precision_amp = "fp16";
+  config_.precision_loss_scale = 1e-6;  // seven halvings above the end
+  for (const char* non_finite : {"stop", "ignore"}) {
+    config_.checks_non_finite = non_finite;
+    const TrainOutcome outcome = Train({.config = config_, .run_dir = Dir(non_finite)});
+    EXPECT_EQ(outcome.status.code(), absl::StatusCode::kFailedPrecondition);
+    EXPECT_THAT(std::string(outcome.status.message()),
+                AllOf(HasSubstr("step 9: " + place), HasSubstr("[precision] amp = \"fp16\": "),
+                      HasSubstr("no loss scale can help")));
+  }
 }
 
 TEST_F(UpdateRunTest, WarmupLongerThanARunOfEpochsIsAnErrorBeforeTraining) {

@@ -33,9 +33,31 @@ std::string BlockText(const NamedBlock& block, int index) {
   return block.name.empty() ? absl::StrCat("block ", index) : absl::StrCat("block ", block.name);
 }
 
-constexpr char kAdvice[] =
-    ". Nothing of this update reached the weights. A lower train.lr, warm-up or train.clip_norm "
-    "often helps; checks.non_finite = \"ignore\" goes on regardless";
+std::string Advice(const NonFiniteFinding& finding, const std::string& scaler_verdict) {
+  std::string advice = ". Nothing of this update reached the weights.";
+  if (finding.place == kPlaceInputs) {
+    absl::StrAppend(&advice, " Mend these samples or leave them out");
+  } else if (scaler_verdict.empty()) {
+    absl::StrAppend(&advice, " A lower train.lr, warm-up or train.clip_norm often helps");
+  } else {
+    absl::StrAppend(&advice, " ", scaler_verdict);
+  }
+  // The scaler leaves such updates out itself, whatever the key says.
+  if (scaler_verdict.empty()) {
+    absl::StrAppend(&advice, "; checks.non_finite = \"ignore\" goes on regardless");
+  }
+  return advice;
+}
+
+// " for samples 7, 19" where the values are those of single samples, not of all that are in the
+// batch: then the cause lies elsewhere.
+std::string OfSamples(const at::Tensor& values, const std::vector<int64_t>& samples) {
+  if (values.dim() == 0 || values.size(0) != static_cast<int64_t>(samples.size())) return "";
+  if (values.reshape({values.size(0), -1}).isfinite().all(1).logical_not().all().item<bool>()) {
+    return "";
+  }
+  return absl::StrCat(" for samples ", NonFiniteSamples(values, samples), " of the training data");
+}
 
 }  // namespace
 
@@ -53,9 +75,9 @@ std::string FirstNonFinite(const std::vector<NamedTensor>& tensors) {
   return more == 0 ? first : absl::StrCat(first, " and ", more, " more");
 }
 
-std::string NonFiniteSamples(const at::Tensor& inputs, const std::vector<int64_t>& samples) {
-  if (!inputs.is_floating_point() || inputs.size(0) == 0) return "";
-  const at::Tensor good = inputs.reshape({inputs.size(0), -1}).isfinite().all(1).cpu();
+std::string NonFiniteSamples(const at::Tensor& values, const std::vector<int64_t>& samples) {
+  if (!values.is_floating_point() || values.size(0) == 0) return "";
+  const at::Tensor good = values.reshape({values.size(0), -1}).isfinite().all(1).cpu();
   std::vector<std::string> bad;
   for (int64_t i = 0; i < good.size(0); ++i) {
     if (good.data_ptr<bool>()[i]) continue;
@@ -71,7 +93,7 @@ NonFiniteWatch::NonFiniteWatch(Model* model, ForwardPass* forward, const at::Dev
     : model_(model), forward_(forward), device_(device), enabled_(enabled), scaled_(scaled) {}
 
 void NonFiniteWatch::BeginUpdate() {
-  if (enabled_ && !scaled_) generator_ = GeneratorOf(device_).get_state();
+  if (enabled_ || scaled_) generator_ = GeneratorOf(device_).get_state();
 }
 
 bool NonFiniteWatch::Finite(const std::vector<at::Tensor>& flat_gradients) const {
@@ -86,7 +108,8 @@ bool NonFiniteWatch::Finite(const std::vector<at::Tensor>& flat_gradients) const
 }
 
 // One micro-batch as training computes it.
-NonFiniteFinding NonFiniteWatch::FindIn(const Batch& batch, int micro_batch) {
+NonFiniteFinding NonFiniteWatch::FindIn(const Batch& batch, const std::vector<int64_t>& samples,
+                                        int micro_batch) {
   const int blocks = model_->size();
   std::vector<NamedTensor> parameters = model_->Parameters();
   NonFiniteFinding found;
@@ -95,9 +118,9 @@ NonFiniteFinding NonFiniteWatch::FindIn(const Batch& batch, int micro_batch) {
                         const OperationTrace& trace) {
     if (found.place != 0 || AllFinite(output)) return;
     const std::string operation = trace.FirstNonFinite();
-    found = {place,
-             absl::StrCat("the first output that is not finite is that of ", where,
-                          operation.empty() ? "" : " (", operation, operation.empty() ? "" : ")")};
+    found = {place, absl::StrCat("the first output that is not finite is that of ", where,
+                                 operation.empty() ? "" : " (", operation,
+                                 operation.empty() ? "" : ")", OfSamples(output, samples))};
   };
   at::Tensor value = batch.inputs;
   for (int i = 0; i < blocks; ++i) {
@@ -148,11 +171,10 @@ absl::StatusOr<NonFiniteFinding> NonFiniteWatch::Find(const Update& update) {
     const Batch here = {batch->inputs.to(device_), batch->targets.to(device_)};
     const auto count = static_cast<size_t>(here.targets.size(0));
     const auto begin = update.samples.begin() + static_cast<ptrdiff_t>(taken);
-    if (bad_samples.empty()) {
-      bad_samples = NonFiniteSamples(here.inputs, {begin, begin + static_cast<ptrdiff_t>(count)});
-    }
+    const std::vector<int64_t> samples(begin, begin + static_cast<ptrdiff_t>(count));
+    if (bad_samples.empty()) bad_samples = NonFiniteSamples(here.inputs, samples);
     taken += count;
-    NonFiniteFinding found = FindIn(here, micro_batch);
+    NonFiniteFinding found = FindIn(here, samples, micro_batch);
     if (found.place < first.place) first = std::move(found);
   }
   if (!weights.empty()) {
@@ -181,7 +203,8 @@ absl::Status NonFiniteWatch::Explain(const Update& update, Communicator* communi
                                         update.loss_finite ? "gradients are" : "loss is",
                                         " not finite on ", RankList(ranks), ": ");
   if (mine->place == first) {
-    return absl::FailedPreconditionError(absl::StrCat(what, mine->what, kAdvice));
+    return absl::FailedPreconditionError(
+        absl::StrCat(what, mine->what, Advice(*mine, update.scaler_verdict)));
   }
   return absl::UnavailableError(absl::StrCat(what, "its report says why"));
 }

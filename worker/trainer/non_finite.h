@@ -5,7 +5,7 @@
 // gradients), so all ranks see it in the same step. Each then computes its micro-batches once more,
 // with the same data and random numbers, and looks at everything on the way; the ranks exchange how
 // early they found something. So SyncBN's collectives match, too. Under fp16 the loss scaler skips
-// such updates, and ends the run when no scale helps (scaler.h).
+// such updates (scaler.h); only where it finds that no scale helps is the update explained.
 //
 // Cost: one sum over the gradients in each update. Belongs to the training thread.
 #pragma once
@@ -53,13 +53,14 @@ class NonFiniteWatch {
     int rank = 0;
     Loader* batches = nullptr;     // started with this rank's samples of the update, in order
     std::vector<int64_t> samples;  // their numbers
+    std::string scaler_verdict;    // under fp16: why the loss scaler gives up
   };
-  // The error of this rank after Finite() was false. Collective.
+  // The error of this rank after Finite() was false, or the loss scaler gave up. Collective.
   absl::Status Explain(const Update& update, Communicator* communicator);
 
  private:
   absl::StatusOr<NonFiniteFinding> Find(const Update& update);
-  NonFiniteFinding FindIn(const Batch& batch, int micro_batch);
+  NonFiniteFinding FindIn(const Batch& batch, const std::vector<int64_t>& samples, int micro_batch);
 
   Model* const model_;
   ForwardPass* const forward_;
@@ -73,7 +74,8 @@ class NonFiniteWatch {
 // none does.
 std::string FirstNonFinite(const std::vector<NamedTensor>& tensors);
 
-// Numbers of the samples whose inputs are not finite, "7, 19 and 3 more"; "" when all are.
-std::string NonFiniteSamples(const at::Tensor& inputs, const std::vector<int64_t>& samples);
+// Numbers of the samples whose values are not finite, "7, 19 and 3 more"; "" when all are. `values`
+// has a row for each of the samples: inputs, or what became of them.
+std::string NonFiniteSamples(const at::Tensor& values, const std::vector<int64_t>& samples);
 
 }  // namespace ddprun

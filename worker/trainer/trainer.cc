@@ -191,9 +191,12 @@ absl::Status Trainer::Execute(const Action& action) {
       return CheckGradients();
     case ActionKind::kUpdate: {
       ddprun_phase(session_.client, DDPRUN_PHASE_OPTIMIZER, nullptr);
-      return update_->Step(SchedulePosition(config_, PlannedLength(), state_.step, state_.epoch,
-                                            state_.samples_in_epoch),
-                           *reducer_);
+      const absl::Status status =
+          update_->Step(SchedulePosition(config_, PlannedLength(), state_.step, state_.epoch,
+                                         state_.samples_in_epoch),
+                        *reducer_);
+      // It fails where no loss scale helps, on all ranks alike.
+      return status.ok() ? status : ExplainNonFinite(std::string(status.message()));
     }
   }
   return absl::InternalError("an action of unknown kind");

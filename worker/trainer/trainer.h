@@ -97,6 +97,7 @@ class Trainer {
   // trainer_checks.cc
   absl::Status CompareRanks();
   absl::Status CheckGradients();
+  absl::Status ExplainNonFinite(std::string scaler_verdict);
   absl::Status CheckWeights();
   bool WeightsCheckDue(int todo) const;
   absl::Status CompareSpeed();

@@ -2,6 +2,8 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
+#include <string>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "worker/trainer/device_name.h"
@@ -30,10 +32,15 @@ absl::Status Trainer::CheckGradients() {
   // A loss that is not finite may have gradients that are.
   const bool loss_finite = !non_finite_->watches() || std::isfinite(reducer_->control().loss);
   if (loss_finite && non_finite_->Finite(reducer_->flat_gradients())) return absl::OkStatus();
-  // The samples of this update once more: `state_` still stands before it.
+  return ExplainNonFinite("");
+}
+
+// The samples of this update once more: `state_` still stands before it.
+absl::Status Trainer::ExplainNonFinite(std::string scaler_verdict) {
   NonFiniteWatch::Update update = {.number = state_.step + 1,
                                    .loss_finite = std::isfinite(reducer_->control().loss),
-                                   .rank = session_.rank};
+                                   .rank = session_.rank,
+                                   .scaler_verdict = std::move(scaler_verdict)};
   update.samples = sampler_->IndicesFor(session_.rank, state_.epoch, state_.samples_in_epoch);
   update.samples.resize(std::min(update.samples.size(), static_cast<size_t>(samples_)));
   Loader batches(train_data_, config_.data_batch_size, /*threads=*/0);
