@@ -6,9 +6,8 @@ namespace {
 
 using C = TrainConfig;
 
-}  // namespace
-
-std::vector<KeySpec> TrainKeys() {
+// How long is trained.
+std::vector<KeySpec> LengthKeys() {
   return {
       {.section = "train",
        .name = "epochs",
@@ -24,6 +23,12 @@ std::vector<KeySpec> TrainKeys() {
        .max = kStepsMax,
        .resume_may_change = true,
        .aliases = {"num_steps", "max_steps", "iterations"}},
+  };
+}
+
+// What an update does with the gradients.
+std::vector<KeySpec> OptimizerKeys() {
+  return {
       {.section = "train",
        .name = "optimizer",
        .field = &C::train_optimizer,
@@ -55,6 +60,12 @@ std::vector<KeySpec> TrainKeys() {
        .min = 0,
        .max = 1,
        .aliases = {"epsilon"}},
+  };
+}
+
+// The learning rate over the run.
+std::vector<KeySpec> ScheduleKeys() {
+  return {
       {.section = "train",
        .name = "scale_lr",
        .field = &C::train_scale_lr,
@@ -83,6 +94,12 @@ std::vector<KeySpec> TrainKeys() {
        .min = 0,
        .max = 1e6,
        .aliases = {"eta_min"}},
+  };
+}
+
+// How loss and gradients come about before an update, and what is kept of the weights after it.
+std::vector<KeySpec> GradientKeys() {
+  return {
       {.section = "train",
        .name = "clip_norm",
        .field = &C::train_clip_norm,
@@ -106,7 +123,17 @@ std::vector<KeySpec> TrainKeys() {
        .min = 0,
        .max = 0.9999999,
        .aliases = {"ema"}},
-      {.section = "train", .name = "seed", .field = &C::train_seed, .min = 0, .max = kSeedMax},
+      {.section = "train",
+       .name = "unused_parameters",
+       .field = &C::train_unused_parameters,
+       .supported = {"error", "ignore"},
+       .aliases = {"find_unused_parameters"}},
+  };
+}
+
+// The test split, and what follows from it.
+std::vector<KeySpec> EvaluationKeys() {
+  return {
       {.section = "train",
        .name = "evaluate",
        .field = &C::train_evaluate,
@@ -130,16 +157,29 @@ std::vector<KeySpec> TrainKeys() {
        .max = kStepsMax,
        .resume_may_change = true,
        .aliases = {"patience", "early_stopping"}},
+  };
+}
+
+// What makes two runs equal.
+std::vector<KeySpec> RandomnessKeys() {
+  return {
+      {.section = "train", .name = "seed", .field = &C::train_seed, .min = 0, .max = kSeedMax},
       {.section = "train",
        .name = "deterministic",
        .field = &C::train_deterministic,
        .resume_may_change = true},
-      {.section = "train",
-       .name = "unused_parameters",
-       .field = &C::train_unused_parameters,
-       .supported = {"error", "ignore"},
-       .aliases = {"find_unused_parameters"}},
   };
+}
+
+}  // namespace
+
+std::vector<KeySpec> TrainKeys() {
+  std::vector<KeySpec> keys;
+  for (auto part : {LengthKeys(), OptimizerKeys(), ScheduleKeys(), GradientKeys(), EvaluationKeys(),
+                    RandomnessKeys()}) {
+    keys.insert(keys.end(), part.begin(), part.end());
+  }
+  return keys;
 }
 
 }  // namespace ddprun

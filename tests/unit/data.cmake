@@ -2,6 +2,8 @@
 if(DDPRUN_WORKER)
   ddprun_test(NAME data_kinds_test LABEL unit SOURCES unit/data_kinds_test.cc LIBS ddprun_trainer)
   ddprun_use_torch(data_kinds_test)
+  ddprun_test(NAME data_tokens_test LABEL unit SOURCES unit/data_tokens_test.cc LIBS ddprun_trainer)
+  ddprun_use_torch(data_tokens_test)
   ddprun_test(NAME data_loader_test LABEL unit SOURCES unit/data_loader_test.cc LIBS ddprun_trainer)
   ddprun_use_torch(data_loader_test)
   ddprun_test(NAME data_announced_test LABEL unit SOURCES unit/data_announced_test.cc LIBS ddprun_trainer)
