@@ -1,6 +1,6 @@
 # The models of the registry: their rules, and that they are PyTorch's.
 if(DDPRUN_WORKER)
-  ddprun_test(NAME models_test LABEL unit TIMEOUT 120 SOURCES unit/models_test.cc LIBS ddprun_trainer)
+  ddprun_test(NAME models_test LABEL unit TIMEOUT 120 SOURCES unit/models_test.cc unit/models_files.cc LIBS ddprun_trainer)
   ddprun_use_torch(models_test)
   ddprun_test(NAME models_winograd_test LABEL unit SOURCES unit/models_winograd_test.cc LIBS ddprun_trainer)
   ddprun_use_torch(models_winograd_test)

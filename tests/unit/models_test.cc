@@ -3,10 +3,14 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <filesystem>
 #include <map>
 #include <set>
 
 #include "common/config/token_sizes.h"
+#include "tests/unit/models_files.h"
+#include "worker/checkpoint/initial_weights.h"
 #include "worker/model/layers/batch_norm.h"
 #include "worker/model/model.h"
 
@@ -231,6 +235,50 @@ TEST(ModelsTest, BatchNormOfOneValueAChannelIsAnErrorInTrainingAlone) {
   } catch (const c10::Error& error) {
     EXPECT_THAT(error.what_without_backtrace(), HasSubstr("batch_size"));
   }
+}
+
+// A state_dict of Python has the tied weight under both names, other files under one of them.
+TEST(ModelsTest, TheTiedWeightOfGptMayStandUnderBothNames) {
+  const TrainConfig config = SmallTransformer("gpt");
+  const auto make = [&] { return *CreateModel({config, Tokens(12, 40)}); };
+  const Model from = make();
+  const std::string path = ::testing::TempDir() + "tied.safetensors";
+  const auto load = [&](const std::vector<NamedTensor>& tensors, const Model& to) {
+    WriteTensors(path, tensors);
+    const absl::Status status = LoadInitialWeights(path, to);
+    std::filesystem::remove(path);
+    return status;
+  };
+  std::vector<NamedTensor> plain = from.Parameters();
+  const auto wte = std::find_if(plain.begin(), plain.end(),
+                                [](const NamedTensor& item) { return item.name == "wte.weight"; });
+  ASSERT_NE(wte, plain.end());
+  std::vector<NamedTensor> both = plain;
+  both.push_back({"lm_head.weight", wte->tensor.detach().clone()});
+  std::vector<NamedTensor> other = plain;
+  other[static_cast<size_t>(wte - plain.begin())].name = "lm_head.weight";
+  for (const std::vector<NamedTensor>& tensors : {plain, both, other}) {
+    const Model to = make();
+    ASSERT_FALSE(at::equal(to.Parameters()[0].tensor, from.Parameters()[0].tensor));
+    const absl::Status status = load(tensors, to);
+    ASSERT_TRUE(status.ok()) << status;
+    for (size_t i = 0; i < from.Parameters().size(); ++i) {
+      EXPECT_TRUE(at::equal(from.Parameters()[i].tensor, to.Parameters()[i].tensor));
+    }
+  }
+  // −0 and 0 are equal numbers, and other bits.
+  {
+    const at::NoGradGuard no_grad;
+    wte->tensor[0][0] = 0;
+    both.back().tensor.copy_(wte->tensor);
+    both.back().tensor[0][0] = -0.0;
+  }
+  const absl::Status status = load(both, make());
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(
+      std::string(status.message()),
+      AllOf(HasSubstr("[model] weights: " + path),
+            HasSubstr("\"lm_head.weight\" is not equal to \"wte.weight\""), HasSubstr("tied")));
 }
 
 TEST(ModelsTest, TokenSizesAreTheConfigurationsOrTheModels) {

@@ -1,10 +1,48 @@
 #include "worker/checkpoint/initial_weights.h"
 
+#include <cstring>
+#include <string>
+#include <vector>
+
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "worker/checkpoint/tensor_format.h"
 
 namespace ddprun {
+namespace {
+
+bool SameBits(const SafetensorsFile& file, const TensorInfo& a, const TensorInfo& b) {
+  return a.dtype == b.dtype && a.shape == b.shape &&
+         memcmp(file.Data(a), file.Data(b), a.bytes()) == 0;
+}
+
+// A state_dict has a tied parameter under all of its names, and what removes the copies may keep
+// any of them: `tensors` then asks for it under the name that is there. The names that are there
+// besides go to `passed_over`.
+absl::Status ResolveTiedNames(const SafetensorsFile& file, const Model& model,
+                              std::vector<NamedTensor>* tensors,
+                              std::vector<std::string>* passed_over) {
+  for (const TiedName& tied : model.tied_names()) {
+    const TensorInfo* other = file.Find(tied.name);
+    if (other == nullptr) continue;
+    const TensorInfo* first = file.Find(tied.parameter);
+    if (first == nullptr) {
+      for (NamedTensor& item : *tensors) {
+        if (item.name == tied.parameter) item.name = tied.name;
+      }
+    } else if (SameBits(file, *first, *other)) {
+      passed_over->push_back(tied.name);
+    } else {
+      return absl::FailedPreconditionError(absl::StrCat(
+          file.path(), ": tensor \"", tied.name, "\" is not equal to \"", tied.parameter,
+          "\", but this model has one parameter for both (tied weights); it cannot begin with "
+          "weights of a model that has two. Leave out of the file the one that is not meant"));
+    }
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
 
 absl::Status LoadInitialWeights(const std::string& path, const Model& model) {
   absl::StatusOr<SafetensorsFile> file = SafetensorsFile::Open(path);
@@ -17,7 +55,9 @@ absl::Status LoadInitialWeights(const std::string& path, const Model& model) {
     const bool optional = absl::EndsWith(buffer.name, "num_batches_tracked");
     if (!optional || file->Find(buffer.name) != nullptr) tensors.push_back(buffer);
   }
-  absl::Status status = LoadTensors(*file, tensors);
+  std::vector<std::string> passed_over;
+  absl::Status status = ResolveTiedNames(*file, model, &tensors, &passed_over);
+  if (status.ok()) status = LoadTensors(*file, tensors, passed_over);
   if (status.ok()) return status;
   return absl::InvalidArgumentError(
       absl::StrCat("[model] weights: ", std::string(status.message())));

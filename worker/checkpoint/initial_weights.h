@@ -10,8 +10,9 @@
 namespace ddprun {
 
 // Copies weights and buffers from the file into the model. Names and shapes must be the model's;
-// counters "num_batches_tracked", which old files lack, stay as they are then. INVALID_ARGUMENT
-// names the differences.
+// counters "num_batches_tracked", which old files lack, stay as they are then. A tied parameter may
+// stand there under any of its names, or equal ones under several. INVALID_ARGUMENT names the
+// differences.
 absl::Status LoadInitialWeights(const std::string& path, const Model& model);
 
 }  // namespace ddprun

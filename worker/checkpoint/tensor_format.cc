@@ -19,9 +19,10 @@ std::string Described(const TensorInfo& tensor) {
 
 // Every tensor that the file lacks, has otherwise, or has too many; one sentence each.
 std::vector<std::string> Differences(const SafetensorsFile& file,
-                                     const std::vector<TensorInfo>& wanted) {
+                                     const std::vector<TensorInfo>& wanted,
+                                     const std::vector<std::string>& passed_over) {
   std::vector<std::string> all;
-  std::set<std::string> names;
+  std::set<std::string> names(passed_over.begin(), passed_over.end());
   for (const TensorInfo& want : wanted) {
     names.insert(want.name);
     const TensorInfo* found = file.Find(want.name);
@@ -67,11 +68,12 @@ absl::StatusOr<std::vector<TensorInfo>> TensorInfos(const std::vector<NamedTenso
   return all;
 }
 
-absl::Status LoadTensors(const SafetensorsFile& file, const std::vector<NamedTensor>& tensors) {
+absl::Status LoadTensors(const SafetensorsFile& file, const std::vector<NamedTensor>& tensors,
+                         const std::vector<std::string>& passed_over) {
   const at::NoGradGuard no_grad;
   absl::StatusOr<std::vector<TensorInfo>> wanted = TensorInfos(tensors);
   if (!wanted.ok()) return wanted.status();
-  std::vector<std::string> differences = Differences(file, *wanted);
+  std::vector<std::string> differences = Differences(file, *wanted, passed_over);
   if (!differences.empty()) {
     const size_t more = differences.size() - std::min(differences.size(), kDifferencesNamedMax);
     if (more > 0) {

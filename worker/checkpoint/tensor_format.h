@@ -20,8 +20,10 @@ absl::StatusOr<std::string> SafetensorsDtype(at::ScalarType type);
 absl::StatusOr<std::vector<TensorInfo>> TensorInfos(const std::vector<NamedTensor>& tensors);
 
 // Copies every tensor from the file. The file must hold exactly these names, with equal dtypes and
-// shapes; else nothing is copied, and FAILED_PRECONDITION names the first differences.
-absl::Status LoadTensors(const SafetensorsFile& file, const std::vector<NamedTensor>& tensors);
+// shapes (and may hold those of `passed_over`); else nothing is copied, and FAILED_PRECONDITION
+// names the first differences.
+absl::Status LoadTensors(const SafetensorsFile& file, const std::vector<NamedTensor>& tensors,
+                         const std::vector<std::string>& passed_over = {});
 
 // XXH3-128 in hex over the tensors sorted by name.
 absl::StatusOr<std::string> TensorsDigest(std::vector<NamedTensor> tensors);

@@ -45,6 +45,12 @@ class Loss {
   virtual bool classifies() const { return true; }
 };
 
+// One more name that PyTorch's module has for a parameter, which files from Python may hold too.
+struct TiedName {
+  std::string name;       // "lm_head.weight"
+  std::string parameter;  // "wte.weight"
+};
+
 class Model {
  public:
   // Without a loss: cross-entropy over dimension 1 of {n, classes}, or the last of {n, length,
@@ -63,12 +69,15 @@ class Model {
   // `parameters()` in PyTorch. A tensor that two blocks share is listed once, under its first name.
   std::vector<NamedTensor> Parameters() const;
   std::vector<NamedTensor> Buffers() const;
+  const std::vector<TiedName>& tied_names() const { return tied_names_; }
+  void set_tied_names(std::vector<TiedName> names) { tied_names_ = std::move(names); }
   void Train(bool on);
   void MoveTo(const at::Device& device);
 
  private:
   std::vector<NamedBlock> blocks_;
   std::shared_ptr<Loss> loss_;
+  std::vector<TiedName> tied_names_;
 };
 
 // What a model is made from: its sizes, and what goes in.

@@ -118,7 +118,9 @@ absl::StatusOr<Model> MakeGpt(const ModelContext& context) {
     blocks.push_back({absl::StrCat("h.", i), std::make_shared<GptLayer>(*sizes)});
   }
   blocks.push_back({"", std::make_shared<GptHead>(*sizes, embedding->wte())});
-  return Model(std::move(blocks));
+  Model model(std::move(blocks));
+  model.set_tied_names({{"lm_head.weight", "wte.weight"}});
+  return model;
 }
 
 }  // namespace
