@@ -10,6 +10,12 @@
 namespace ddprun::coordinator {
 namespace {
 
+// What the built-in trainer itself says where it finds no memory; a kill leaves it no time.
+constexpr char kMemoryAdvice[] =
+    "; `ddprun plan` shows how much memory the training takes: a smaller data.batch_size (with as "
+    "much more train.accumulation_steps), precision.recompute = \"blocks\" or precision.amp = "
+    "\"bf16\" take less, and so do fewer ranks on the node";
+
 // The coordinator's own decision stands, whatever the workers showed when they were ended by it. A
 // lost node is different: a worker's own error before it counts more.
 bool DecisionStands(Cause cause) {
@@ -122,6 +128,9 @@ FailureRecord MakeFailure(const State& state, bool before_start) {
   }
   AddWorker(g.workers[root.rank], failure);
   failure.cause = CauseOf(g.workers[root.rank], root.certain);
+  if (failure.cause == Cause::kOutOfMemory && !state.spec.train_config_json().empty()) {
+    failure.reason += kMemoryAdvice;
+  }
   if (root.ended_by >= 0) {
     // The rank to blame may have been ended by order: the exit code is that of the one that failed.
     const auto& exited = g.workers[root.ended_by].exited;

@@ -36,6 +36,18 @@ std::string TensorBytes(const std::string& path, const std::string& name) {
   return file.substr(8 + header_bytes + begin, end - begin);
 }
 
+// Saves the TorchScript module of this class; "" without a Python.
+std::string SaveModule(const std::string& name, const std::string& body) {
+  const char* python = std::getenv("DDPRUN_PYTHON");
+  if (python == nullptr || *python == '\0') return "";
+  const std::string base = ::testing::TempDir() + name;
+  std::ofstream(base + ".py") << "import sys, torch\n"
+                              << body << "torch.jit.script(" << name << "()).save(sys.argv[1])\n";
+  const std::string command = std::string(python) + " " + base + ".py " + base + ".pt";
+  EXPECT_EQ(std::system(command.c_str()), 0);
+  return base + ".pt";
+}
+
 // Flips a bit at each place where these bytes lie in the memory of a process, as a cosmic ray
 // would. How many there were.
 int FlipBit(pid_t pid, const std::string& bytes) {
@@ -111,11 +123,7 @@ TEST(TrainerChecks, ALossThatIsNotFiniteEndsTheJobWithStepAndPlace) {
 
 // The gradients of such a loss may well be finite.
 TEST(TrainerChecks, AnInfiniteLossWithFiniteGradientsEndsTheJobToo) {
-  const char* python = std::getenv("DDPRUN_PYTHON");
-  if (python == nullptr || *python == '\0') GTEST_SKIP() << "no DDPRUN_PYTHON";
-  const std::string module = ::testing::TempDir() + "infinite_loss.pt";
-  const std::string script = ::testing::TempDir() + "infinite_loss.py";
-  std::ofstream(script) << R"py(import sys, torch
+  const std::string module = SaveModule("Infinite", R"py(
 class Infinite(torch.nn.Module):
     def __init__(self):
         super().__init__()
@@ -125,10 +133,8 @@ class Infinite(torch.nn.Module):
     @torch.jit.export
     def loss(self, output, target):
         return torch.nn.functional.cross_entropy(output, target) + float("inf")
-torch.jit.script(Infinite()).save(sys.argv[1])
-)py";
-  const std::string command = std::string(python) + " " + script + " " + module;
-  ASSERT_EQ(std::system(command.c_str()), 0);
+)py");
+  if (module.empty()) GTEST_SKIP() << "no DDPRUN_PYTHON";
   Launch launch(Mode::kTogether, 1,
                 Job({"model.name=torchscript", "model.file=" + module, "train.steps=5",
                      "train.evaluate=false", "data.batch_size=8"}));
@@ -136,6 +142,134 @@ torch.jit.script(Infinite()).save(sys.argv[1])
   EXPECT_EQ(finished.exit_code, 1) << finished.output;
   const std::string reason = launch.Result()["first_failure"]["reason"];
   EXPECT_NE(reason.find("step 1: the loss is not finite"), std::string::npos) << reason;
+}
+
+// What LibTorch calls a bad value is one in the next try, too.
+TEST(TrainerChecks, ABadValueThatLibTorchReportsEndsTheJob) {
+  const std::string module = SaveModule("Replacing", R"py(
+class Replacing(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.fc = torch.nn.Linear(784, 10)
+        self.register_buffer("seen", torch.zeros(()))
+    def forward(self, x):
+        if self.training:
+            self.seen = self.seen + x.size(0)
+        return self.fc(x.flatten(1))
+)py");
+  if (module.empty()) GTEST_SKIP() << "no DDPRUN_PYTHON";
+  Launch launch(Mode::kTogether, 1,
+                Job({"model.name=torchscript", "model.file=" + module, "train.steps=5",
+                     "train.evaluate=false", "data.batch_size=8"}));
+  const Finished finished = launch.Wait(60);
+  EXPECT_EQ(finished.exit_code, 1) << finished.output;
+  const Json result = launch.Result();
+  EXPECT_EQ(result["generations"], 1) << "no restart";
+  const std::string reason = result["first_failure"]["reason"];
+  EXPECT_NE(reason.find("[model] file: forward replaces the buffer 'seen'"), std::string::npos)
+      << reason;
+  EXPECT_NE(finished.output.find("an error that a restart cannot mend"), std::string::npos)
+      << finished.output;
+}
+
+// From a process's step page (proto/worker_protocol.md): the newest collective, "" when none is
+// waited for.
+std::string PendingCollective(pid_t pid) {
+  const std::string folder = "/proc/" + std::to_string(pid);
+  std::istringstream maps(ReadText(folder + "/maps"));
+  for (std::string line; std::getline(maps, line);) {
+    if (line.find("ddprun-step-page") == std::string::npos) continue;
+    const int memory = open((folder + "/mem").c_str(), O_RDONLY | O_CLOEXEC);
+    char page[128] = {};
+    const auto begin = static_cast<off_t>(std::stoull(line, nullptr, 16));
+    const bool whole = pread(memory, page, sizeof page - 1, begin) == sizeof page - 1;
+    close(memory);
+    uint64_t started = 0, finished = 0;
+    std::memcpy(&started, page + 40, sizeof started);
+    std::memcpy(&finished, page + 48, sizeof finished);
+    if (!whole || started <= finished) return "";
+    std::string text = page + 56;
+    text.append(" ").append(std::to_string(started));
+    return text;
+  }
+  return "";
+}
+
+// TR: SyncBN waits for its peers in the middle of forward and backward, through autograd's threads;
+// the end of a peer must come through there as well.
+TEST(TrainerChecks, ARankThatDiesWhileItsPeerWaitsInSyncBatchNormCostsOneGeneration) {
+  Launch launch(
+      Mode::kTogether, 2,
+      Job({"model.name=resnet18", "data.kind=synthetic", "data.image_size=8", "data.samples=64",
+           "data.batch_size=2", "parallel.sync_bn=on", "train.optimizer=sgd", "train.epochs=1000",
+           "train.evaluate=false", "checkpoint.every_steps=2", "log.every_steps=1"}));
+  ASSERT_TRUE(launch.WaitForEvent("checkpoint_committed", 1, 120));
+  const pid_t waiting = launch.WorkerPid(1, 0), dying = launch.WorkerPid(1, 1);
+  // Stopped anywhere, it is mostly SyncBN where its peer comes to stand.
+  std::string last;
+  int seen = 0;
+  const bool waits = WaitUntil(
+      [&] {
+        const std::string now = PendingCollective(waiting);
+        const bool same = !now.empty() && now == last;
+        last = now;
+        seen = same ? seen + 1 : 0;
+        if (seen == 50 && now.starts_with("sync_batch_norm ")) return true;
+        if (seen >= 50) {
+          kill(dying, SIGCONT);
+          seen = 0;
+        } else if (seen == 0) {
+          kill(dying, SIGSTOP);
+        }
+        return false;
+      },
+      120);
+  kill(dying, SIGKILL);
+  ASSERT_TRUE(waits) << last;
+  const auto ended = launch.WaitForEvent("generation_ended", 1, 60);
+  ASSERT_TRUE(ended);
+  EXPECT_EQ((*ended)["rank"], 1) << *ended;
+  EXPECT_EQ((*ended)["reason"], "was killed by SIGKILL") << *ended;
+  const auto second = launch.WaitForEvent("generation_started", 2, 60);
+  ASSERT_TRUE(second);
+  EXPECT_GE((*second)["resume_step"], 2);
+  EXPECT_TRUE(launch.WaitForEvent("training_progressed", 2, 120)) << launch.Log(2, 0);
+  launch.Signal(SIGTERM);
+  EXPECT_EQ(launch.Wait(120).exit_code, 143);
+}
+
+// MA: the next try would need as much; what would help is where a person looks.
+TEST(TrainerChecks, NoMemoryEndsTheJobWithAdvice) {
+  const std::string module = SaveModule("Hungry", R"py(
+class Hungry(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.fc = torch.nn.Linear(784, 10)
+        self.register_buffer("calls", torch.zeros(()))
+    def forward(self, x):
+        self.calls.add_(1)
+        x = self.fc(x.flatten(1))
+        if bool(self.calls > 5):
+            x = x + torch.zeros([1 << 45]).sum()
+        return x
+)py");
+  if (module.empty()) GTEST_SKIP() << "no DDPRUN_PYTHON";
+  Launch launch(Mode::kTogether, 2,
+                Job({"model.name=torchscript", "model.file=" + module, "train.steps=50",
+                     "train.evaluate=false", "data.batch_size=8", "checkpoint.every_steps=1"}));
+  const Finished finished = launch.Wait(60);
+  EXPECT_EQ(finished.exit_code, 1) << finished.output;
+  const Json result = launch.Result();
+  EXPECT_EQ(result["generations"], 1) << "no restart";
+  const std::string reason = result["first_failure"]["reason"];
+  for (const std::string& text : {reason, finished.output}) {
+    EXPECT_NE(text.find("out of memory: can't allocate memory: you tried to allocate "
+                        "140737488355328 bytes"),
+              std::string::npos)
+        << text;
+    EXPECT_NE(text.find("data.batch_size = 4 with train.accumulation_steps = 2"), std::string::npos)
+        << text;
+  }
 }
 
 TEST(TrainerChecks, TheSameIsIgnoredOnRequest) {

@@ -9,6 +9,7 @@
 namespace ddprun::coordinator {
 namespace {
 
+using testing::AllOf;
 using testing::ElementsAre;
 using testing::HasSubstr;
 
@@ -17,8 +18,8 @@ constexpr int64_t kMs = 1'000'000;
 // A plain program in four ranks on one node.
 class CauseTest : public testing::Test {
  protected:
-  CauseTest() : job_(1) {
-    job_.spec.clear_train_config_json();
+  explicit CauseTest(bool trainer = false) : job_(1) {
+    if (!trainer) job_.spec.clear_train_config_json();
     job_.spec.set_processes_per_node(4);
     job_.Start();
     t_ = job_.now_ns;
@@ -50,6 +51,12 @@ class CauseTest : public testing::Test {
   }
   CoreHarness job_;
   int64_t t_ = 0;
+};
+
+// The same with the built-in trainer.
+class TrainerCauseTest : public CauseTest {
+ protected:
+  TrainerCauseTest() : CauseTest(/*trainer=*/true) {}
 };
 
 // S6, L63: rank 2 raises; 0, 1 and 3 abort with NCCL-like text 20 to 300 ms around it.
@@ -161,6 +168,19 @@ TEST_F(CauseTest, IsTheKernelsOutOfMemoryKiller) {
   const FailureRecord& failure = Failure();
   EXPECT_EQ(failure.cause, Cause::kOutOfMemory);
   EXPECT_EQ(failure.reason, "was killed by SIGKILL: OOM-killed, limit 200 MiB (cgroup /job)");
+}
+
+// What takes less memory is known of the built-in trainer alone. Another process may have taken it,
+// so it is tried again.
+TEST_F(TrainerCauseTest, OutOfMemoryHasAdvice) {
+  v1::WorkerExited killed = End(1, 0, 9, 0);
+  killed.mutable_out_of_memory()->set_text("OOM-killed, limit 200 MiB (cgroup /job)");
+  Say(killed);
+  const FailureRecord& failure = Failure();
+  EXPECT_THAT(failure.reason,
+              AllOf(HasSubstr("limit 200 MiB (cgroup /job); `ddprun plan` shows how much memory"),
+                    HasSubstr("a smaller data.batch_size")));
+  EXPECT_FALSE(failure.config);
 }
 
 // Identical last words are told once, whatever rank PyTorch puts in front.

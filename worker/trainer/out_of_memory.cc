@@ -12,7 +12,9 @@
 namespace ddprun {
 namespace {
 
+// How LibTorch's allocators begin what they say.
 constexpr char kCpuAllocator[] = "DefaultCPUAllocator: ";
+constexpr char kGpuAllocator[] = "CUDA out of memory";
 
 std::string Bytes(int64_t bytes) {
   const auto value = static_cast<double>(bytes);
@@ -21,11 +23,15 @@ std::string Bytes(int64_t bytes) {
   return absl::StrFormat("%.1f KiB", value / (1 << 10));
 }
 
-// What was asked for. Before it stands a place in LibTorch's source, in the lines after it the
-// allocator speaks of its own settings.
+// What was asked for. Before it stands a place in LibTorch's source or in a module's, in the lines
+// after it the allocator speaks of its own settings.
 std::string WhatWasAsked(const std::string& text) {
-  const size_t allocator = text.find(kCpuAllocator);
-  const size_t begin = allocator == std::string::npos ? 0 : allocator + sizeof kCpuAllocator - 1;
+  size_t begin = 0;
+  if (const size_t cpu = text.find(kCpuAllocator); cpu != std::string::npos) {
+    begin = cpu + sizeof kCpuAllocator - 1;
+  } else if (const size_t gpu = text.find(kGpuAllocator); gpu != std::string::npos) {
+    begin = gpu;
+  }
   return text.substr(begin, text.find('\n', begin) - begin);
 }
 
@@ -40,9 +46,10 @@ int64_t TensorBytes(const std::vector<NamedTensor>& tensors) {
 bool IsOutOfMemory(const std::exception& error) {
   if (dynamic_cast<const std::bad_alloc*>(&error) != nullptr) return true;
   if (dynamic_cast<const c10::OutOfMemoryError*>(&error) != nullptr) return true;
-  // The allocator of the CPU has no type of error of its own.
-  return dynamic_cast<const c10::Error*>(&error) != nullptr &&
-         absl::StrContains(error.what(), absl::StrCat(kCpuAllocator, "can't allocate memory"));
+  // The allocator of the CPU has no type of error of its own, and the interpreter of TorchScript
+  // gives any error of an operation on as a text.
+  return absl::StrContains(error.what(), absl::StrCat(kCpuAllocator, "can't allocate memory")) ||
+         absl::StrContains(error.what(), kGpuAllocator);
 }
 
 int64_t PeakMemoryInUse(const at::Device& device) {

@@ -161,6 +161,8 @@ int FailureKind(const absl::Status& status) {
     case absl::StatusCode::kFailedPrecondition:
     case absl::StatusCode::kNotFound:
     case absl::StatusCode::kUnimplemented:
+    // The next try would ask for as much memory again.
+    case absl::StatusCode::kResourceExhausted:
       return DDPRUN_FAIL_CONFIG;
     default:
       return DDPRUN_FAIL_ERROR;
