@@ -1,6 +1,7 @@
 // The step edge of the trainer, in one process: evaluation, the best checkpoint, the early end.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <torch/script.h>
 
 #include <cmath>
 #include <filesystem>
@@ -142,6 +143,111 @@ TEST_F(EdgeTest, OnlyTheBestCheckpointsCarryTheMark) {  // MA14
   }
   EXPECT_EQ(marked, expected);
   EXPECT_EQ(outcome.results.at("METRIC.best_step"), absl::StrCat(*expected.rbegin()));
+}
+
+// Where the best checkpoint cannot be written, nothing may call it the best: the next evaluation
+// that beats what there is, is kept.
+TEST_F(EdgeTest, ABestCheckpointThatWasNotSavedDoesNotCount) {  // MA14
+  config_.checkpoint_best = true;
+  config_.checkpoint_every_steps = 4;
+  config_.train_epochs = 4;
+  config_.train_optimizer = "sgd";
+  config_.train_lr = 1e-12;  // all evaluations are equal, so the first would stay the best one
+  for (const bool async : {false, true}) {
+    config_.checkpoint_async = async;
+    const std::string run_dir = RunDir(absl::StrCat("async-", async));
+    const TrainOutcome outcome =
+        Train({.config = config_, .run_dir = run_dir, .unwritable = {7, 14}});
+    ASSERT_TRUE(outcome.status.ok()) << outcome.status;
+    EXPECT_EQ(outcome.results.at("METRIC.best_step"), "21");
+    EXPECT_TRUE(fs::exists(run_dir + "/checkpoints/step-21/" + kBestMark));
+    EXPECT_FALSE(fs::exists(run_dir + "/checkpoints/step-28/" + kBestMark)) << "no better";
+    for (const auto& [step, best] : {std::pair(8, 0), {12, 0}, {16, 0}, {24, 21}, {28, 21}}) {
+      const std::string path = absl::StrCat(run_dir, "/checkpoints/step-", step);
+      if (async && !fs::exists(path)) continue;  // left out while another was being written
+      const auto state = ReadTrainState(path, config_);
+      ASSERT_TRUE(state.ok()) << state.status();
+      EXPECT_EQ(state->best_step, best) << "in the checkpoint of step " << step;
+    }
+  }
+}
+
+// Its output is 0 at first; from step 3 on gradients are 10⁸ times as large as they should be.
+std::string SaveSteepModule(const std::string& path) {
+  torch::jit::Module module("Steep");
+  module.register_parameter("weight", (at::randn({784, 10}) * 0.01).requires_grad_(), false);
+  module.register_buffer("calls", at::zeros({}));
+  module.define(R"(
+    def forward(self, x):
+        self.calls.add_(1)
+        return torch.matmul(x.flatten(1), self.weight) * (1e8 * (self.calls > 3).float())
+  )");
+  module.save(path);
+  return path;
+}
+
+class FiniteWeightsTest : public EdgeTest {
+ protected:
+  FiniteWeightsTest() {
+    config_.model_name = "torchscript";
+    config_.model_file = SaveSteepModule(folder_.path() + "/steep.pt");
+    config_.train_evaluate = false;
+    config_.train_optimizer = "sgd";
+    config_.train_lr = 1e35;
+    config_.train_steps = 5;
+    config_.train_epochs = 0;
+    config_.checkpoint_every_steps = 1;
+  }
+};
+
+// Gradients of 10⁸ are finite, 10³⁵ times as much is not: no look at gradients can see it.
+TEST_F(FiniteWeightsTest, AreWhatACheckpointHolds) {
+  for (const bool async : {false, true}) {
+    for (const int64_t fingerprints : {0, 1000}) {
+      config_.checkpoint_async = async;
+      config_.checks_fingerprint_every_steps = fingerprints;
+      const TrainOutcome outcome = Train(
+          {.config = config_, .run_dir = RunDir(absl::StrCat("run-", async, "-", fingerprints))});
+      EXPECT_EQ(outcome.status.code(), absl::StatusCode::kFailedPrecondition);
+      // While one is being written the next is left out.
+      ASSERT_THAT(outcome.committed, Not(::testing::IsEmpty()));
+      EXPECT_THAT(outcome.committed, ::testing::Each(::testing::Lt(3)));
+      EXPECT_THAT(std::string(outcome.status.message()),
+                  HasSubstr(absl::StrCat("step 3: on rank 0 weights are not finite, first weight; "
+                                         "the checkpoint of step ",
+                                         outcome.committed.back(),
+                                         " is the last good one. No checkpoint of this step")));
+    }
+  }
+}
+
+TEST_F(FiniteWeightsTest, AreLookedForBeforeTheLastCheckpointToo) {
+  config_.checkpoint_every_steps = 0;
+  config_.train_steps = 3;
+  const TrainOutcome outcome = Train({.config = config_, .run_dir = RunDir("run")});
+  EXPECT_THAT(
+      std::string(outcome.status.message()),
+      HasSubstr("weights are not finite, first weight; no checkpoint was committed before"));
+  EXPECT_THAT(outcome.committed, ::testing::IsEmpty());
+}
+
+TEST_F(FiniteWeightsTest, ThatWereDroppedAreNotTheLastGoodOnes) {
+  const TrainOutcome outcome =
+      Train({.config = config_, .run_dir = RunDir("run"), .unwritable = {2}});
+  EXPECT_THAT(std::string(outcome.status.message()),
+              HasSubstr("the checkpoint of step 1 is the last good one"));
+}
+
+TEST_F(FiniteWeightsTest, AreNotAskedForWhereTheyAreIgnored) {
+  config_.checks_non_finite = "ignore";
+  ::testing::internal::CaptureStdout();
+  const TrainOutcome outcome = Train({.config = config_, .run_dir = RunDir("run")});
+  const std::string log = ::testing::internal::GetCapturedStdout();
+  ASSERT_TRUE(outcome.status.ok()) << outcome.status;
+  EXPECT_THAT(outcome.committed, ::testing::ElementsAre(1, 2, 3, 4, 5));
+  EXPECT_THAT(log, HasSubstr("step 3: on rank 0 weights are not finite, first weight; the "
+                             "checkpoint of step 2 is the last good one; checks.non_finite"));
+  EXPECT_THAT(log, Not(HasSubstr("step 4: on rank 0"))) << "it is said once";
 }
 
 // TR45: the decision follows from sums over all ranks, and a resume from any step comes to the same

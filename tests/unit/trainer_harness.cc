@@ -27,6 +27,7 @@ class CommittingKeeper {
       if (type == "Result") outcome_.results.insert(packet.begin(), packet.end());
       if (type == "CheckpointSkipped") outcome_.skipped.push_back(std::stoll(packet["STEP"]));
       if (type == "ShardsWritten") Settle(std::stoll(packet["STEP"]));
+      if (type == "CheckpointFailed") Drop(packet["STEP"]);
       if (type == "Progress" && options_.stop_after >= 0 &&
           std::stoll(packet["STEP"]) >= options_.stop_after && !asked_) {
         asked_ = true;
@@ -45,15 +46,15 @@ class CommittingKeeper {
 
   void Settle(int64_t step) {
     const std::string dir = options_.run_dir + "/checkpoints";
-    if (!options_.commit) {
-      keeper_.Send(
-          {{"TYPE", "CheckpointDropped"}, {"STEP", absl::StrCat(step)}, {"REASON", "a test"}});
-      return;
-    }
+    if (!options_.commit) return Drop(absl::StrCat(step));
     std::filesystem::rename(absl::StrCat(dir, "/.staging/g1-step-", step),
                             absl::StrCat(dir, "/step-", step));
     outcome_.committed.push_back(step);
     keeper_.Send({{"TYPE", "CheckpointCommitted"}, {"STEP", absl::StrCat(step)}});
+  }
+
+  void Drop(const std::string& step) {
+    keeper_.Send({{"TYPE", "CheckpointDropped"}, {"STEP", step}, {"REASON", "a test"}});
   }
 
   FakeKeeper& keeper_;
@@ -83,6 +84,11 @@ TrainOutcome Train(const TrainOptions& options) {
       options.resume_step < 0
           ? ""
           : absl::StrCat(options.run_dir, "/checkpoints/step-", options.resume_step);
+  for (const int64_t step : options.unwritable) {
+    const std::string staging = options.run_dir + "/checkpoints/.staging";
+    std::filesystem::create_directories(staging);
+    std::ofstream(absl::StrCat(staging, "/g1-step-", step)) << "in the folder's place";
+  }
   const std::string state_dir = options.run_dir + "/state";
   ddprun_settings settings = keeper.Settings();
   settings.socket_fd = fcntl(keeper.worker_fd(), F_DUPFD_CLOEXEC, 0);

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <map>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -16,9 +17,10 @@ namespace ddprun {
 struct TrainOptions {
   TrainConfig config;
   std::string run_dir;
-  int64_t resume_step = -1;  // ≥ 0: from checkpoints/step-<N> of the run folder
-  int64_t stop_after = -1;   // ≥ 0: a stop is asked for when this step was reported
-  bool commit = true;        // false: every checkpoint is dropped
+  int64_t resume_step = -1;           // ≥ 0: from checkpoints/step-<N> of the run folder
+  int64_t stop_after = -1;            // ≥ 0: a stop is asked for when this step was reported
+  bool commit = true;                 // false: every checkpoint is dropped
+  std::set<int64_t> unwritable = {};  // steps at which no folder for a checkpoint can be made
 };
 
 struct TrainOutcome {

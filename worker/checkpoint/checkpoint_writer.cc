@@ -78,6 +78,8 @@ void CheckpointWriter::Write(const TrainState& state, const std::string& best_ma
   const Stopwatch stopwatch(&seconds_);
   ddprun_phase(client_, DDPRUN_PHASE_CHECKPOINT, nullptr);
   WaitForThread();
+  NoteOutcome(kSettleSeconds);
+  begun_step_ = state.step;
   if (ddprun_checkpoint_begin(client_, state.step) != 0) {
     const std::string reason = ddprun_error(client_);
     Warn(state.step, "cannot begin", reason.c_str());
@@ -95,6 +97,20 @@ void CheckpointWriter::Write(const TrainState& state, const std::string& best_ma
     WaitForThread();
     ddprun_checkpoint_wait(client_, state.step, kSettleSeconds);
   }
+}
+
+void CheckpointWriter::NoteOutcome(double timeout_seconds) {
+  if (begun_step_ > committed_step_ &&
+      ddprun_checkpoint_wait(client_, begun_step_, timeout_seconds) == 0) {
+    committed_step_ = begun_step_;
+  }
+}
+
+int64_t CheckpointWriter::Settled(double timeout_seconds) {
+  const Stopwatch stopwatch(&seconds_);
+  WaitForThread();
+  NoteOutcome(timeout_seconds);
+  return committed_step_;
 }
 
 void CheckpointWriter::Capture() {

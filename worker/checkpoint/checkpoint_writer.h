@@ -66,8 +66,9 @@ class CheckpointWriter {
   };
   // After WaitCommitted.
   Cost cost() const;
-  // Newest step that is known to be committed; −1 when none is.
-  int64_t committed_step() const { return committed_step_; }
+  // The newest step of this process that is committed when what is in flight is settled, for which
+  // it waits at most so long; −1: none.
+  int64_t Settled(double timeout_seconds);
 
  private:
   struct Job {
@@ -78,6 +79,7 @@ class CheckpointWriter {
   CheckpointWriter(ddprun_handle* client, const at::Device& device, bool async)
       : client_(client), async_(async), device_(device), generators_(GeneratorStates(device)) {}
   void WaitForThread();
+  void NoteOutcome(double timeout_seconds);
   void Capture();
   void Run();
   void WriteFiles(const Job& job);
@@ -92,7 +94,8 @@ class CheckpointWriter {
   double seconds_ = 0;
   double capture_seconds_ = 0;
   int64_t captures_ = 0;
-  int64_t committed_step_ = -1;
+  int64_t begun_step_ = -1;
+  int64_t committed_step_ = -1;  // as far as it was noted
 
   std::mutex mutex_;
   std::condition_variable changed_;

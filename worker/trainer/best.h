@@ -19,6 +19,12 @@ BestMetric ChooseBestMetric(const TrainConfig& config, bool one_class_a_sample);
 // all before; a value that is not finite never is.
 bool NoteEvaluation(BestMetric metric, double value, TrainState* state);
 
+// The one that counts at a time; step 0: none.
+struct BestEvaluation {
+  int64_t step = 0;
+  double value = 0;
+};
+
 // train.early_stop evaluations in a row brought nothing better.
 bool StopsEarly(const TrainConfig& config, const TrainState& state);
 

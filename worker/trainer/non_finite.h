@@ -71,7 +71,7 @@ class NonFiniteWatch {
 };
 
 // The first of the tensors that holds a number that is not finite: "fc.weight and 2 more"; "" when
-// none does.
+// none does, which costs one pass over them.
 std::string FirstNonFinite(const std::vector<NamedTensor>& tensors);
 
 // Numbers of the samples whose values are not finite, "7, 19 and 3 more"; "" when all are. `values`

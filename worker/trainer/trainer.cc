@@ -12,12 +12,6 @@
 #include "worker/trainer/best.h"
 
 namespace ddprun {
-namespace {
-
-// The launcher's own grace is shorter; this only ends a wait for a launcher that never answers.
-constexpr double kCommitSeconds = 600;
-
-}  // namespace
 
 absl::Status Trainer::Run() {
   loop_begin_ = interval_begin_ = progress_time_ = Clock::now();
@@ -225,7 +219,7 @@ absl::StatusOr<Trainer::EdgeDecision> Trainer::StepEdge() {
   if (!stop && config_.checkpoint_best) {
     if (absl::Status status = EvaluateIfDue(); !status.ok()) return status;
   }
-  WriteDueCheckpoint(todo);
+  if (absl::Status status = WriteDueCheckpoint(todo); !status.ok()) return status;
   if (!stop) {
     if (absl::Status status = EvaluateIfDue(); !status.ok()) return status;
     return EdgeDecision::kContinue;
@@ -236,22 +230,22 @@ absl::StatusOr<Trainer::EdgeDecision> Trainer::StepEdge() {
   return EdgeDecision::kStop;
 }
 
-void Trainer::WriteDueCheckpoint(int todo) {
+absl::Status Trainer::WriteDueCheckpoint(int todo) {
   const bool asked = (todo & DDPRUN_CHECKPOINT) != 0;
-  if (asked || (IsBest() && !Finished())) {
-    WriteCheckpoint();
-  } else if (CheckpointDue(state_.step) && !Finished()) {
-    if (reducer_->control().flag > 0) {
-      writer_->Skip(state_.step);
-    } else {
-      WriteCheckpoint();
-    }
-  }
+  if (asked || (IsBest() && !Finished())) return WriteCheckpoint();
+  if (!CheckpointDue(state_.step) || Finished()) return absl::OkStatus();
+  if (reducer_->control().flag == 0) return WriteCheckpoint();
+  writer_->Skip(state_.step);
+  return absl::OkStatus();
 }
 
-void Trainer::WriteCheckpoint() {
+absl::Status Trainer::WriteCheckpoint() {
+  // No checkpoint names one as the best that does not exist.
+  if (absl::Status status = SettleBest(); !status.ok()) return status;
   writer_->Write(state_, IsBest() ? BestMark() : "");
   written_step_ = state_.step;
+  if (IsBest()) marked_step_ = state_.step;
+  return absl::OkStatus();
 }
 
 absl::Status Trainer::FinishRun() {
@@ -261,7 +255,9 @@ absl::Status Trainer::FinishRun() {
   }
   // Written in the background while the test split is evaluated.
   const bool committed_before = resumed_step_ == state_.step;
-  if (!committed_before && written_step_ != state_.step) WriteCheckpoint();
+  if (!committed_before && written_step_ != state_.step) {
+    if (absl::Status status = WriteCheckpoint(); !status.ok()) return status;
+  }
   if (absl::Status status = EvaluateNow(); !status.ok()) return status;
   if (!committed_before) {
     if (absl::Status status = WriteFinalCheckpoint(); !status.ok()) return status;

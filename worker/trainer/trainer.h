@@ -25,6 +25,7 @@
 #include "worker/data/staged_loader.h"
 #include "worker/model/model.h"
 #include "worker/parallel/sampler.h"
+#include "worker/trainer/best.h"
 #include "worker/trainer/evaluate.h"
 #include "worker/trainer/forward.h"
 #include "worker/trainer/metrics.h"
@@ -51,6 +52,8 @@ class Trainer {
 
  private:
   using Clock = std::chrono::steady_clock;
+  // The launcher's own grace is shorter; this only ends a wait for a launcher that never answers.
+  static constexpr double kCommitSeconds = 600;
   // What a step edge decided.
   enum class EdgeDecision { kContinue, kStop };
 
@@ -79,8 +82,8 @@ class Trainer {
   bool AllDone() const;
   bool Finished() const;
   absl::Status FinishRun();
-  void WriteDueCheckpoint(int todo);
-  void WriteCheckpoint();
+  absl::Status WriteDueCheckpoint(int todo);
+  absl::Status WriteCheckpoint();
   absl::Status WriteFinalCheckpoint();
   int64_t TotalSteps() const;
   int64_t BatchesLeft() const { return epoch_batches_ - batches_taken_; }
@@ -90,7 +93,8 @@ class Trainer {
   absl::Status EvaluateIfDue();
   absl::Status EvaluateNow();
   absl::StatusOr<Evaluation> EvaluateOverRanks();
-  void JudgeEvaluation();
+  absl::Status JudgeEvaluation();
+  absl::Status SettleBest();
   bool IsBest() const;
   std::string BestMark() const;
 
@@ -99,6 +103,7 @@ class Trainer {
   absl::Status CheckGradients();
   absl::Status ExplainNonFinite(std::string scaler_verdict);
   absl::Status CheckWeights();
+  absl::Status CheckFiniteWeights();
   bool WeightsCheckDue(int todo) const;
   absl::Status CompareSpeed();
 
@@ -137,6 +142,8 @@ class Trainer {
   bool count_targets_ = false;  // some may be kIgnoredTarget
   int64_t epoch_steps_ = 0;     // updates of the whole epoch, for the log
   int64_t written_step_ = -1;   // newest checkpoint begun in this process
+  int64_t marked_step_ = -1;    // of a checkpoint with the best mark that may yet be dropped
+  BestEvaluation former_best_;  // which counts again then
   std::optional<Evaluation> evaluation_;           // the newest of this process
   std::optional<Evaluation> averaged_evaluation_;  // of the averaged weights, where they are kept
 
@@ -144,8 +151,9 @@ class Trainer {
   std::unique_ptr<NonFiniteWatch> non_finite_;
   std::vector<std::string> hosts_;  // by rank
   SlowRankNews slow_ranks_;
-  StepTimes interval_times_;   // since the last line of the log
-  int64_t checked_step_ = -1;  // newest at which the weights' fingerprints were compared
+  StepTimes interval_times_;      // since the last line of the log
+  int64_t checked_step_ = -1;     // newest at which the weights were looked at
+  bool told_not_finite_ = false;  // they were not finite, which was said
 
   // The update being executed.
   std::vector<Batch> batches_;  // by micro-batch; those that are loaded and not used up

@@ -12,6 +12,12 @@
 #include "worker/trainer/trainer.h"
 
 namespace ddprun {
+namespace {
+
+// For a checkpoint that was begun before, when the run is about to end.
+constexpr double kSettleSeconds = 30;
+
+}  // namespace
 
 // Who computes where, once, when all are connected.
 absl::Status Trainer::CompareRanks() {
@@ -53,17 +59,46 @@ absl::Status Trainer::ExplainNonFinite(std::string scaler_verdict) {
 // steps. The same on all ranks.
 bool Trainer::WeightsCheckDue(int todo) const {
   const int64_t every = config_.checks_fingerprint_every_steps;
-  if (every == 0) return false;
-  return state_.step % every == 0 || (todo & DDPRUN_CHECKPOINT) != 0 ||
+  return (every > 0 && state_.step % every == 0) || (todo & DDPRUN_CHECKPOINT) != 0 ||
          CheckpointDue(state_.step) || (config_.checkpoint_best && EvaluationDue());
 }
 
 absl::Status Trainer::CheckWeights() {
-  if (config_.checks_fingerprint_every_steps == 0 || checked_step_ == state_.step)
-    return absl::OkStatus();
+  if (checked_step_ == state_.step) return absl::OkStatus();
   checked_step_ = state_.step;
-  return CheckFingerprints(parameters_, session_.rank, state_.step, session_.communicator.get(),
-                           session_.device);
+  // First: it knows which rank to blame.
+  if (config_.checks_fingerprint_every_steps > 0) {
+    const absl::Status status = CheckFingerprints(parameters_, session_.rank, state_.step,
+                                                  session_.communicator.get(), session_.device);
+    if (!status.ok()) return status;
+  }
+  return CheckFiniteWeights();
+}
+
+// Gradients are looked at in each update; finite ones, too, may be more than the weights can take.
+absl::Status Trainer::CheckFiniteWeights() {
+  const bool stop = config_.checks_non_finite == "stop";
+  if (!stop && told_not_finite_) return absl::OkStatus();
+  const std::string bad = FirstNonFinite(parameters_);
+  if (bad.empty()) return absl::OkStatus();
+  told_not_finite_ = true;
+  const int64_t good = std::max(writer_->Settled(kSettleSeconds), resumed_step_);
+  const std::string what = absl::StrCat(
+      "step ", state_.step, ": on rank ", session_.rank, " weights are not finite, first ", bad,
+      "; ",
+      good < 0 ? std::string("no checkpoint was committed before")
+               : absl::StrCat("the checkpoint of step ", good, " is the last good one"));
+  if (stop) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        what,
+        ". No checkpoint of this step was written. The optimizer made them so of gradients "
+        "that are finite: a lower train.lr, warm-up or train.clip_norm often helps"));
+  }
+  if (session_.rank == 0) {
+    printf("%s; checks.non_finite = \"ignore\" goes on, and later checkpoints hold them\n",
+           what.c_str());
+  }
+  return absl::OkStatus();
 }
 
 // Collective, once for each line of the log.

@@ -3,6 +3,7 @@
 #include <cmath>
 #include <cstdio>
 #include <nlohmann/json.hpp>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "common/files.h"
@@ -45,8 +46,7 @@ absl::Status Trainer::EvaluateNow() {
     averaged_evaluation_ = *of_averaged;
   }
   ReportEvaluation();
-  if (state_.evaluated_step != state_.step) JudgeEvaluation();
-  return absl::OkStatus();
+  return state_.evaluated_step == state_.step ? absl::OkStatus() : JudgeEvaluation();
 }
 
 absl::StatusOr<Evaluation> Trainer::EvaluateOverRanks() {
@@ -61,11 +61,13 @@ absl::StatusOr<Evaluation> Trainer::EvaluateOverRanks() {
 }
 
 // The averaged weights are kept to be used, so where there are any, they decide.
-void Trainer::JudgeEvaluation() {
+absl::Status Trainer::JudgeEvaluation() {
+  if (absl::Status status = SettleBest(); !status.ok()) return status;
   const Evaluation& judged = averaged_evaluation_ ? *averaged_evaluation_ : *evaluation_;
   const bool one_class = judged.classifies && judged.targets == judged.samples;
   const BestMetric metric = ChooseBestMetric(config_, one_class);
   const double value = metric == BestMetric::kAccuracy ? judged.accuracy() : judged.loss();
+  former_best_ = {state_.best_step, state_.best_value};
   NoteEvaluation(metric, value, &state_);
   state_.evaluated_step = state_.step;
   // The checkpoint of this step is there already, after a stop that did not wait for this.
@@ -83,6 +85,31 @@ void Trainer::JudgeEvaluation() {
         static_cast<long long>(state_.best_step),
         metric == BestMetric::kAccuracy ? "accuracy" : "loss", state_.best_value);
   }
+  return absl::OkStatus();
+}
+
+// Before another evaluation is compared with the best one or a checkpoint names it: whether the
+// checkpoint of the best one was committed. If it was dropped the one before counts again, so that
+// the next better one is kept. The launcher decides for all ranks at once, so they agree.
+absl::Status Trainer::SettleBest() {
+  const int64_t step = std::exchange(marked_step_, -1);
+  if (step < 0) return absl::OkStatus();
+  const absl::Status status = writer_->WaitCommitted(step, kCommitSeconds);
+  if (status.ok()) return status;
+  if (!absl::IsAborted(status)) {
+    return absl::InternalError(
+        absl::StrCat("it is not known whether the best checkpoint was saved: ", status.message()));
+  }
+  state_.best_step = former_best_.step;
+  state_.best_value = former_best_.value;
+  if (session_.rank == 0) {
+    printf("the checkpoint of step %lld, the best so far, was not saved: %s\n",
+           static_cast<long long>(step),
+           former_best_.step == 0
+               ? "the next one counts as the first"
+               : absl::StrCat("that of step ", former_best_.step, " counts again").c_str());
+  }
+  return absl::OkStatus();
 }
 
 bool Trainer::IsBest() const {
