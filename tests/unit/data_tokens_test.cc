@@ -118,12 +118,17 @@ TEST_F(TokensTest, BadFilesAndSizesAreRefusedByName) {
   WriteTokens(folder_.path() + "/val.bin", 2, {1, 2, 3, 4, 5});
   EXPECT_EQ((*Open(DataSplit::kTest))->size(), 1);
   config_.model_vocab_size = 40;
-  EXPECT_THAT(Error(),
-              AllOf(HasSubstr("train.bin: token 40 at byte 80 (sample 10), but the vocabulary has "
-                              "the tokens 0 to 39"),
-                    HasSubstr("at least 41")));
+  const auto named = AllOf(HasSubstr("train.bin: token 40 at byte 80 (sample 10), but the "
+                                     "vocabulary has the tokens 0 to 39"),
+                           HasSubstr("at least 41"));
+  const auto small = *Open();
+  EXPECT_THAT(std::string(small->Check(0).message()), named) << "whatever the time";
+  std::vector<int64_t> inputs(4), targets(4);
+  EXPECT_THAT(std::string(small->Fill(0, 9, inputs.data(), targets.data()).message()), named)
+      << "the last target of sample 9";
+  EXPECT_TRUE(small->Fill(0, 8, inputs.data(), targets.data()).ok());
   config_.model_vocab_size = 41;
-  EXPECT_TRUE(Open().ok());
+  EXPECT_TRUE((*Open())->Check(0).ok());
   config_.model_sequence_length = 41;
   EXPECT_THAT(Error(), HasSubstr("train.bin: holds 41 tokens, one sample needs 42"));
   std::filesystem::resize_file(File(), 7);

@@ -31,6 +31,9 @@ struct SampleSpec {
   bool ignores = false;               // some targets may be kIgnoredTarget
 };
 
+// What the look at the files of a data set may take at the start: a large one is not read wholly.
+inline constexpr double kDataCheckSeconds = 1.0;
+
 class Dataset {
  public:
   virtual ~Dataset() = default;
@@ -39,8 +42,9 @@ class Dataset {
   // Writes sample `index` as epoch `epoch` sees it: `inputs` has the product of input_shape
   // elements of input_type, `targets` the product of target_shape.
   virtual absl::Status Fill(int64_t epoch, int64_t index, void* inputs, int64_t* targets) const = 0;
-  // Looks for samples that Fill would refuse, for at most about `seconds`: what is found before a
-  // job starts costs nothing. OK says only that nothing was found in that time.
+  // Looks for samples that Fill would refuse, for at most about `seconds` unless all can be looked
+  // at quickly: what is found before a job starts costs nothing. OK says only that nothing was
+  // found. Done once for a job, by `ddp-worker --check` or by a worker without ddprun.
   virtual absl::Status Check(double /*seconds*/) const { return absl::OkStatus(); }
   // What messages call a sample: "sample 17", with its file where there is one.
   virtual std::string NameOf(int64_t index) const { return "sample " + std::to_string(index); }

@@ -1,6 +1,5 @@
 // A file of tokens: little-endian uint16 or uint32, nothing else. Mapped, so that all ranks of a
-// node share its pages and a file may be larger than memory. Every token is looked at once when it
-// is opened. Immutable; any thread may read.
+// node share its pages and a file may be larger than memory. Immutable; any thread may read.
 #pragma once
 
 #include <cstdint>

@@ -14,9 +14,6 @@
 namespace ddprun {
 namespace {
 
-// What the look at the files of a data set may take: a large one is not read wholly.
-constexpr double kCheckSeconds = 1.0;
-
 constexpr int64_t kSamplesTried = 2;
 
 absl::Status CheckLength(const TrainConfig& config, int64_t samples, int world_size) {
@@ -118,7 +115,7 @@ absl::StatusOr<PlannedJob> PlanJob(const TrainConfig& config, int world_size) {
 }
 
 absl::Status TryModel(PlannedJob* job) {
-  absl::Status status = job->train_data->Check(kCheckSeconds);
+  absl::Status status = job->train_data->Check(kDataCheckSeconds);
   if (status.ok()) status = CheckWeights(*job);
   if (!status.ok()) return status;
   if (status = TrySplit(job, job->train_data, "training"); !status.ok()) return status;
@@ -126,7 +123,7 @@ absl::Status TryModel(PlannedJob* job) {
   absl::StatusOr<std::shared_ptr<const Dataset>> test =
       OpenDataset(job->config, DataSplit::kTest, /*cache_dir=*/"");
   if (!test.ok()) return test.status();
-  status = (*test)->Check(kCheckSeconds);
+  status = (*test)->Check(kDataCheckSeconds);
   if (!status.ok()) return status;
   return TrySplit(job, *test, "test");
 }

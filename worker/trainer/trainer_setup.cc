@@ -52,6 +52,10 @@ absl::Status Trainer::OpenData() {
       OpenDataset(config_, DataSplit::kTrain, DataCacheDir(session_));
   if (!data.ok()) return data.status();
   train_data_ = *std::move(data);
+  // ddprun has asked already, before it started the ranks.
+  if (ddprun_is_launched(session_.client) == 0) {
+    if (absl::Status status = train_data_->Check(kDataCheckSeconds); !status.ok()) return status;
+  }
   count_targets_ = train_data_->spec().ignores;
   const SamplerOptions options = {.samples = train_data_->size(),
                                   .replicas = session_.world_size,
