@@ -22,8 +22,9 @@
 namespace {
 std::mutex operations_mutex;
 std::vector<std::string> operations;
-std::string fail_operation;  // the next one that begins so fails
-int fail_errno = 0;
+std::string fail_operation;  // one that begins so fails
+int fail_after = 0;          // so many of them that do not come first
+int fail_errno = 0;          // 0: of a write's bytes only some are written
 
 std::string Leaf(const std::string& path) {
   return path.substr(path.rfind('/') + 1);
@@ -41,6 +42,7 @@ bool Fails(const std::string& operation, const std::string& path) {
   const std::lock_guard<std::mutex> lock(operations_mutex);
   operations.push_back(operation);
   if (fail_operation.empty() || !operation.starts_with(fail_operation)) return false;
+  if (fail_after-- > 0) return false;
   fail_operation.clear();
   errno = fail_errno;
   return true;
@@ -65,7 +67,8 @@ int __wrap_open(const char* path, int flags, ...) {
 }
 ssize_t __wrap_write(int fd, const void* data, size_t size) {
   const std::string path = PathOf(fd);
-  return Fails("write " + Leaf(path), path) ? -1 : __real_write(fd, data, size);
+  if (!Fails("write " + Leaf(path), path)) return __real_write(fd, data, size);
+  return fail_errno == 0 ? __real_write(fd, data, size / 8192 * 4096) : -1;
 }
 int __wrap_fsync(int fd) {
   const std::string path = PathOf(fd);
@@ -114,9 +117,10 @@ class ClientCheckpoint : public testing::Test {
   void Settle(const char* type, int64_t step) {
     keeper_.Send({{"TYPE", type}, {"STEP", std::to_string(step)}, {"REASON", "rank 1: disk full"}});
   }
-  void FailNext(const std::string& operation, int error_number) {
+  void FailNext(const std::string& operation, int error_number, int after = 0) {
     fail_operation = operation;
     fail_errno = error_number;
+    fail_after = after;
   }
   std::vector<std::string> Files(int64_t step) const {
     std::vector<std::string> names;
@@ -173,6 +177,56 @@ TEST_F(ClientCheckpoint, ReportsNameSizeAndChecksumOfEachFile) {
   EXPECT_EQ(written["FILE.1"], "empty 0 99aa06d3014798d86001c324468d497f");
   EXPECT_EQ(Read(Staging(50) + "/large.bin"), large);
   EXPECT_EQ(Files(50), (std::vector<std::string>{"empty", "large.bin"}));
+}
+
+// C6: a file that goes past the page cache, also where a write is refused for its alignment, or
+// ends early; the pieces end anywhere.
+TEST_F(ClientCheckpoint, AStreamedFileIsWhole) {
+  std::string large;
+  while (large.size() < (40U << 20) + 12'345) large += "piece " + std::to_string(large.size());
+  std::vector<ddprun_piece> pieces;
+  for (size_t at = 0, size = 1; at < large.size(); at += pieces.back().size, size = size * 3 + 1) {
+    pieces.push_back({large.data() + at, std::min(size, large.size() - at)});
+  }
+  struct {
+    const char* fails;
+    int error_number;
+    int after;
+  } const cases[] = {{"nothing", 0, 0}, {"write", EINVAL, 0}, {"write", EINVAL, 4},
+                     {"write", 0, 0},   {"write", 0, 5},      {"write", EINTR, 2}};
+  int64_t step = 0;
+  for (const auto& c : cases) {
+    SCOPED_TRACE(std::string(c.fails) + " " + std::to_string(c.error_number));
+    ASSERT_EQ(ddprun_checkpoint_begin(d_, ++step), 0);
+    FailNext(c.fails, c.error_number, c.after);
+    ASSERT_EQ(ddprun_checkpoint_writev(d_, step, "a", pieces.data(), pieces.size()), 0)
+        << ddprun_error(d_);
+    ASSERT_EQ(ddprun_checkpoint_finish(d_, step), 0);
+    EXPECT_EQ(keeper_.ReceiveType("ShardsWritten")["FILE.0"],
+              "a " + std::to_string(large.size()) + " " + Hash(large));
+    EXPECT_TRUE(Read(Staging(step) + "/a") == large);
+    Settle("CheckpointCommitted", step);
+    ASSERT_EQ(ddprun_checkpoint_wait(d_, step, 10), 0);
+  }
+}
+
+// C1: wherever in a streamed file the disk ends.
+TEST_F(ClientCheckpoint, AStreamedFileThatCannotBeWrittenIsRemoved) {
+  const std::string large((33U << 20) + 1, 'x');
+  for (const int after : {0, 3, 7, 8}) {
+    SCOPED_TRACE(after);
+    const int64_t step = after + 1;
+    ASSERT_EQ(ddprun_checkpoint_begin(d_, step), 0);
+    FailNext("write a.tmp", ENOSPC, after);
+    EXPECT_EQ(ddprun_checkpoint_write(d_, step, "a", large.data(), large.size()), DDPRUN_EIO);
+    EXPECT_EQ(std::string(ddprun_error(d_)),
+              "cannot write " + Staging(step) + "/a.tmp.2: " + strerror(ENOSPC));
+    EXPECT_TRUE(Files(step).empty());
+    EXPECT_EQ(ddprun_checkpoint_finish(d_, step), DDPRUN_EIO);
+    EXPECT_EQ(keeper_.ReceiveType("CheckpointFailed")["STEP"], std::to_string(step));
+    Settle("CheckpointDropped", step);
+    EXPECT_EQ(ddprun_checkpoint_wait(d_, step, 10), DDPRUN_EDROPPED);
+  }
 }
 
 // C12: data before name, name before report.

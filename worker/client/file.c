@@ -1,6 +1,5 @@
 // One durable file: temporary name, write, fsync, rename; its XXH3-128 is computed on the way. An
 // fsync error is final for the file (the kernel may have dropped the pages it could not write).
-#define _GNU_SOURCE  // sync_file_range
 #define XXH_INLINE_ALL
 #include <errno.h>
 #include <fcntl.h>
@@ -12,38 +11,36 @@
 #include <xxhash.h>
 
 #include "worker/client/internal.h"
+#include "worker/client/stream.h"
 
-enum { kChunkBytes = 4 << 20 };  // hashed, then written while it is in the cache
+enum { kChunkBytes = 1 << 20 };  // hashed, then copied while it is in the cache
 
+// 0 or an errno.
 static int write_all(int fd, const char* data, size_t size) {
   while (size > 0) {
     const ssize_t written = write(fd, data, size);
     if (written < 0 && errno == EINTR) continue;
-    if (written < 0) return -1;
+    if (written < 0) return errno;
     data += written;
     size -= (size_t)written;
   }
   return 0;
 }
 
-static int write_pieces(int fd, const ddprun_piece* pieces, size_t count,
-                        struct ddprun_file* file) {
+// To the stream, or where there is none to the file. 0 or an errno.
+static int write_pieces(int fd, struct ddprun_stream* stream, const ddprun_piece* pieces,
+                        size_t count, struct ddprun_file* file) {
   XXH3_state_t state;
   XXH3_128bits_reset(&state);
-  file->bytes = 0;
   for (size_t i = 0; i < count; ++i) {
     const char* const data = pieces[i].data;
     for (size_t at = 0; at < pieces[i].size;) {
       const size_t left = pieces[i].size - at;
       const size_t chunk = left < kChunkBytes ? left : (size_t)kChunkBytes;
       XXH3_128bits_update(&state, data + at, chunk);
-      if (write_all(fd, data + at, chunk) != 0) return -1;
-      // The disk begins now, not with the fsync: otherwise the kernel keeps gigabytes in memory
-      // first. Only a hint: where it is not known the fsync does all.
-      if (chunk == kChunkBytes) {
-        sync_file_range(fd, (off_t)file->bytes, (off_t)chunk, SYNC_FILE_RANGE_WRITE);
-      }
-      file->bytes += chunk;
+      const int error =
+          stream ? ddprun_stream_write(stream, data + at, chunk) : write_all(fd, data + at, chunk);
+      if (error) return error;
       at += chunk;
     }
   }
@@ -51,6 +48,18 @@ static int write_pieces(int fd, const ddprun_piece* pieces, size_t count,
   snprintf(file->hash, sizeof file->hash, "%016" PRIx64 "%016" PRIx64, (uint64_t)hash.high64,
            (uint64_t)hash.low64);
   return 0;
+}
+
+// 0 or an errno.
+static int write_content(int fd, const ddprun_piece* pieces, size_t count,
+                         struct ddprun_file* file) {
+  file->bytes = 0;
+  for (size_t i = 0; i < count; ++i) file->bytes += pieces[i].size;
+  struct ddprun_stream* const stream =
+      file->bytes < kDdprunStreamBytesMin ? NULL : ddprun_stream_begin(fd, file->bytes);
+  const int error = write_pieces(fd, stream, pieces, count, file);
+  const int late = stream ? ddprun_stream_end(stream) : 0;
+  return error ? error : late;
 }
 
 // Removes what is there of a file that failed, and keeps errno's text.
@@ -70,7 +79,7 @@ int ddprun_file_write(const char* dir, const char* name, int rank, const ddprun_
   const int fd = open(temporary, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
   if (fd < 0) return ddprun_set_errno(DDPRUN_EIO, errno, "cannot create %s", temporary);
   const char* failed = NULL;
-  if (write_pieces(fd, pieces, count, file) != 0) {
+  if ((errno = write_content(fd, pieces, count, file)) != 0) {
     failed = "write";
   } else if (fsync(fd) != 0) {
     failed = "sync";

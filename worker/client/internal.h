@@ -154,6 +154,8 @@ int ddprun_send(ddprun_handle* d, const struct ddprun_packet* packet, int patien
 // Ends the process with 1 at once: nothing is to be saved, and neither exit handlers nor buffers of
 // the program may hold it up.
 void ddprun_exit(void);
+// A thread without signals; 0 or an errno.
+int ddprun_thread_start(pthread_t* thread, void* (*run)(void*), void* argument);
 int ddprun_reader_start(ddprun_handle* d);
 void ddprun_reader_stop(ddprun_handle* d);
 

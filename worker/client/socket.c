@@ -134,14 +134,19 @@ static void* reader(void* argument) {
   }
 }
 
-int ddprun_reader_start(ddprun_handle* d) {
+int ddprun_thread_start(pthread_t* thread, void* (*run)(void*), void* argument) {
   // The program's signal handlers must run on the program's threads.
   sigset_t all;
   sigset_t before;
   sigfillset(&all);
   pthread_sigmask(SIG_SETMASK, &all, &before);
-  const int error = pthread_create(&d->reader, NULL, reader, d);
+  const int error = pthread_create(thread, NULL, run, argument);
   pthread_sigmask(SIG_SETMASK, &before, NULL);
+  return error;
+}
+
+int ddprun_reader_start(ddprun_handle* d) {
+  const int error = ddprun_thread_start(&d->reader, reader, d);
   return error ? ddprun_set_errno(DDPRUN_EIO, error, "cannot start the reader thread") : 0;
 }
 
