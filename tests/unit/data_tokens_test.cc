@@ -151,8 +151,9 @@ TEST_F(TokensTest, EveryTokenOfALongFileIsLookedAt) {
     tokens[77'777] = 65'000;
     WriteTokens(File(), bytes, tokens);
     config_.data_token_type = bytes == 2 ? "uint16" : "uint32";
-    EXPECT_THAT(Error(), HasSubstr(absl::StrCat("token 65000 at byte ", bytes * 77'777, " (sample ",
-                                                77'777 / 4, ")")));
+    EXPECT_THAT((*Open())->Check(0).message(),
+                HasSubstr(absl::StrCat("token 65000 at byte ", bytes * 77'777, " (sample ",
+                                       77'777 / 4, ")")));
   }
   config_.model_name = "torchscript";
   config_.model_vocab_size = 0;

@@ -50,12 +50,14 @@ class WinogradTest : public testing::TestWithParam<Shape> {
   }
   at::Tensor input_, weight_, gradient_;
 };
-// Even and odd sides, sides smaller than a tile, more images than go through at once and not.
+
+// Even and odd sides, sides smaller than a tile, more rows of tiles than go through at once and
+// not.
 INSTANTIATE_TEST_SUITE_P(Shapes, WinogradTest,
                          testing::Values(Shape{2, 16, 32, 8, 8}, Shape{3, 32, 16, 7, 5},
                                          Shape{1, 16, 16, 1, 1}, Shape{5, 48, 16, 3, 2},
                                          Shape{40, 16, 16, 4, 6}, Shape{2, 16, 16, 33, 40},
-                                         Shape{67, 64, 64, 2, 3}));
+                                         Shape{67, 64, 64, 2, 3}, Shape{2, 16, 16, 70, 530}));
 
 TEST_P(WinogradTest, OutputAndGradientsAreThoseOfTheDirectForm) {
   ASSERT_TRUE(WinogradApplies(input_, weight_));
@@ -90,6 +92,18 @@ TEST(WinogradApplies, ToFloat32OutsideOfAutocastWithWholeGroupsOfChannels) {
   at::autocast::set_autocast_enabled(at::kCPU, false);
 }
 
+// Rows of tiles that write the same pixels are worked on by several threads.
+TEST_P(WinogradTest, TheSameBitsWhateverTheNumberOfThreads) {
+  const int before = at::get_num_threads();
+  const Results one = Differentiate(input_, weight_, gradient_, WinogradConvolution);
+  at::set_num_threads(3);
+  const Results three = Differentiate(input_, weight_, gradient_, WinogradConvolution);
+  at::set_num_threads(before);
+  EXPECT_TRUE(at::equal(one.output, three.output));
+  EXPECT_TRUE(at::equal(one.input_gradient, three.input_gradient));
+  EXPECT_TRUE(at::equal(one.weight_gradient, three.weight_gradient));
+}
+
 // A gradient that is not asked for is not worked out, and the other one is the same.
 TEST(WinogradGradients, OfTheWeightAloneWhereTheInputWantsNone) {
   at::manual_seed(3);
@@ -100,6 +114,14 @@ TEST(WinogradGradients, OfTheWeightAloneWhereTheInputWantsNone) {
   weight.mutable_grad() = at::Tensor();
   WinogradConvolution(input.clone().requires_grad_(), weight).sum().backward();
   EXPECT_TRUE(at::equal(alone, weight.grad()));
+}
+
+TEST(WinogradGradients, ASecondDerivativeIsRefused) {
+  at::Tensor weight = at::randn({16, 16, 3, 3}).requires_grad_();
+  const at::Tensor sum = WinogradConvolution(at::randn({1, 16, 4, 4}), weight).sum();
+  EXPECT_THROW(
+      torch::autograd::grad({sum}, {weight}, {}, /*retain_graph=*/true, /*create_graph=*/true),
+      c10::Error);
 }
 
 // The key decides, and a whole network is as near to the direct form as roundings are.
