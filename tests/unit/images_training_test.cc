@@ -75,5 +75,34 @@ TEST_F(ImageTrainingTest, ABrokenPictureEndsTheRunWithItsName) {
               AllOf(HasSubstr(PathOf("train/large/3.jpg")), HasSubstr("(sample 3)")));
 }
 
+// The training is as good as before: its checkpoint is there, and is not called the best.
+TEST_F(ImageTrainingTest, AnEvaluationThatFailsLosesNothingOfTheTraining) {
+  const std::string whole = PictureBytes("large_progressive.jpg");
+  std::ofstream(PathOf("val/large/0.jpg"), std::ios::binary | std::ios::trunc)
+      << whole.substr(0, whole.size() / 2);
+  for (const bool best : {false, true}) {
+    for (const bool async : {false, true}) {
+      for (const int64_t epochs : {1, 2}) {  // the last evaluation; one on the way
+        const std::string name = absl::StrCat("cut-", best, async, epochs);
+        config_.checkpoint_best = best;
+        config_.checkpoint_async = async;
+        config_.train_epochs = epochs;
+        const TrainOutcome outcome = Run(name);
+        EXPECT_THAT(std::string(outcome.status.message()), HasSubstr(PathOf("val/large/0.jpg")));
+        EXPECT_EQ(outcome.committed, (std::vector<int64_t>{3})) << name;
+        const std::string dir = folder_.path() + "/" + name + "/checkpoints/step-3";
+        EXPECT_FALSE(std::filesystem::exists(dir + "/best.json")) << name;
+      }
+    }
+  }
+  // With the picture back, the checkpoint only has to be evaluated.
+  Put("val/large/0.jpg", "large_progressive.jpg");
+  config_.train_epochs = 1;
+  TrainOutcome rest = Run("cut-111", 3);
+  EXPECT_TRUE(rest.status.ok()) << rest.status;
+  EXPECT_EQ(rest.results["FINAL_STEP"], "3");
+  EXPECT_EQ(rest.results.count("METRIC.test_accuracy"), 1U);
+}
+
 }  // namespace
 }  // namespace ddprun

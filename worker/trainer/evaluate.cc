@@ -73,25 +73,28 @@ absl::StatusOr<Evaluation> EvaluatePart(Model* model, ForwardPass* forward,
   return part;
 }
 
-absl::StatusOr<Evaluation> SumOverRanks(const Evaluation& mine, Communicator* communicator,
-                                        const at::Device& device) {
-  if (communicator == nullptr) return mine;
+absl::StatusOr<EvaluationSum> SumOverRanks(const absl::StatusOr<Evaluation>& own,
+                                           Communicator* communicator, const at::Device& device) {
+  const Evaluation mine = own.ok() ? *own : Evaluation{};
+  const int64_t failed = own.ok() ? 0 : 1;
+  if (communicator == nullptr) return EvaluationSum{mine, failed};
   // Counts are exact in float64 up to 2^53.
   at::Tensor sums =
       at::tensor({static_cast<double>(mine.samples), static_cast<double>(mine.targets),
-                  static_cast<double>(mine.correct), mine.loss_sum},
+                  static_cast<double>(mine.correct), mine.loss_sum, static_cast<double>(failed)},
                  at::kDouble)
           .to(device);
   const WorkPtr work =
-      communicator->AllReduce(sums.data_ptr(), 4, DataType::kFloat64, ReduceOp::kSum);
+      communicator->AllReduce(sums.data_ptr(), sums.numel(), DataType::kFloat64, ReduceOp::kSum);
   if (absl::Status status = work->WaitHost(); !status.ok()) return status;
   sums = sums.cpu();
   const double* values = sums.data_ptr<double>();
-  return Evaluation{.samples = static_cast<int64_t>(values[0]),
-                    .targets = static_cast<int64_t>(values[1]),
-                    .correct = static_cast<int64_t>(values[2]),
-                    .loss_sum = values[3],
-                    .classifies = mine.classifies};
+  return EvaluationSum{.evaluation = {.samples = static_cast<int64_t>(values[0]),
+                                      .targets = static_cast<int64_t>(values[1]),
+                                      .correct = static_cast<int64_t>(values[2]),
+                                      .loss_sum = values[3],
+                                      .classifies = mine.classifies},
+                       .failed = static_cast<int64_t>(values[4])};
 }
 
 std::string EvaluationSummary(const Evaluation& evaluation) {

@@ -41,9 +41,15 @@ absl::StatusOr<Evaluation> EvaluatePart(Model* model, ForwardPass* forward,
                                         const std::shared_ptr<const Dataset>& dataset,
                                         const EvaluationOptions& options);
 
-// Sum over all ranks, the same bits on each; `communicator` may be null for one rank.
-absl::StatusOr<Evaluation> SumOverRanks(const Evaluation& mine, Communicator* communicator,
-                                        const at::Device& device);
+struct EvaluationSum {
+  Evaluation evaluation;
+  int64_t failed = 0;  // ranks that could not evaluate their part
+};
+
+// Sum over all ranks, the same bits on each; `communicator` may be null for one rank. A rank whose
+// part failed takes part all the same, so that no other waits for it.
+absl::StatusOr<EvaluationSum> SumOverRanks(const absl::StatusOr<Evaluation>& mine,
+                                           Communicator* communicator, const at::Device& device);
 
 // "test accuracy 0.9123 (9123 of 10000), loss 0.2544"; "test loss 3.2153, perplexity 24.91, token
 // accuracy 0.3912 (…)" where a sample has several targets.

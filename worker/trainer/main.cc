@@ -4,20 +4,18 @@
 // `--plan N` answer questions (plan_modes.h). Exit
 // code 0 when the work is done, 1 after an error that was reported.
 #include <malloc.h>
-#include <torch/csrc/jit/runtime/jit_exception.h>
 #include <torch/torch.h>
 #include <torch/version.h>
 
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
-#include <exception>
-#include <functional>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "worker/trainer/exceptions.h"
 #include "worker/trainer/export_torchscript.h"
 #include "worker/trainer/plan_modes.h"
 #include "worker/trainer/session.h"
@@ -81,36 +79,6 @@ absl::Status TrainAsWorker(ddprun_handle* client, const char* config_path, Sessi
   absl::StatusOr<std::unique_ptr<Trainer>> trainer = Trainer::Create(&session);
   if (!trainer.ok()) return trainer.status();
   return trainer->release()->Run();
-}
-
-absl::Status DescribeException(const std::exception& error, const Session& session) {
-  const auto* torch_error = dynamic_cast<const c10::Error*>(&error);
-  const std::string text =
-      torch_error == nullptr ? error.what() : torch_error->what_without_backtrace();
-  // What no restart changes, ours and LibTorch's.
-  if (dynamic_cast<const c10::ValueError*>(&error) != nullptr) {
-    return absl::FailedPreconditionError(text);
-  }
-  if (const auto* raised = dynamic_cast<const torch::jit::JITException*>(&error)) {
-    const std::string type = raised->getPythonClassName().value_or("an exception");
-    return absl::FailedPreconditionError(absl::StrCat("the TorchScript module raised ", type, ": ",
-                                                      raised->getOriginalMsg().value_or(""), "\n",
-                                                      text));
-  }
-  if (!IsOutOfMemory(error)) return absl::InternalError(text);
-  return absl::ResourceExhaustedError(
-      OutOfMemoryText(text, session.state_bytes, PeakMemoryInUse(session.device), session.config));
-}
-
-// LibTorch reports by exceptions; this is where they become a status.
-absl::Status CatchingAll(const Session& session, const std::function<absl::Status()>& work) {
-  try {
-    return work();
-  } catch (const std::exception& error) {
-    return DescribeException(error, session);
-  } catch (...) {
-    return absl::InternalError("an exception of unknown type");
-  }
 }
 
 // `ddp-worker --export-torchscript CHECKPOINT_DIR OUT [MODULE]`, without a job.

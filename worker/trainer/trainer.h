@@ -92,6 +92,8 @@ class Trainer {
   bool EvaluationDue() const;
   absl::Status EvaluateIfDue();
   absl::Status EvaluateNow();
+  absl::Status EvaluateWeights();
+  absl::Status SaveAfterFailure(const absl::Status& error);
   absl::StatusOr<Evaluation> EvaluateOverRanks();
   absl::Status JudgeEvaluation();
   absl::Status SettleBest();
@@ -146,6 +148,7 @@ class Trainer {
   BestEvaluation former_best_;  // which counts again then
   std::optional<Evaluation> evaluation_;           // the newest of this process
   std::optional<Evaluation> averaged_evaluation_;  // of the averaged weights, where they are kept
+  bool evaluation_failed_ = false;                 // on some rank, and all know
 
   // Checks.
   std::unique_ptr<NonFiniteWatch> non_finite_;

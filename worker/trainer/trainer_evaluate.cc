@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/files.h"
 #include "worker/trainer/best.h"
+#include "worker/trainer/exceptions.h"
 #include "worker/trainer/trainer.h"
 
 namespace ddprun {
@@ -36,6 +37,12 @@ absl::Status Trainer::EvaluateNow() {
     test_data_ = *std::move(data);
   }
   if (absl::Status status = shared_buffers_->BeforeUse(); !status.ok()) return status;
+  if (absl::Status status = EvaluateWeights(); !status.ok()) return SaveAfterFailure(status);
+  ReportEvaluation();
+  return state_.evaluated_step == state_.step ? absl::OkStatus() : JudgeEvaluation();
+}
+
+absl::Status Trainer::EvaluateWeights() {
   absl::StatusOr<Evaluation> evaluation = EvaluateOverRanks();
   if (!evaluation.ok()) return evaluation.status();
   evaluation_ = *evaluation;
@@ -45,8 +52,24 @@ absl::Status Trainer::EvaluateNow() {
     if (!of_averaged.ok()) return of_averaged.status();
     averaged_evaluation_ = *of_averaged;
   }
-  ReportEvaluation();
-  return state_.evaluated_step == state_.step ? absl::OkStatus() : JudgeEvaluation();
+  return absl::OkStatus();
+}
+
+// What was trained until here is as good as ever: it is saved before the run ends with `error`.
+// Where all ranks know of the failure, that is; not where one was lost.
+absl::Status Trainer::SaveAfterFailure(const absl::Status& error) {
+  if (!evaluation_failed_ || resumed_step_ == state_.step) return error;
+  if (absl::Status status = CheckWeights(); !status.ok()) return status;
+  if (written_step_ != state_.step) {
+    if (absl::Status status = WriteCheckpoint(); !status.ok()) return status;
+  }
+  const absl::Status saved = writer_->WaitCommitted(state_.step, kCommitSeconds);
+  if (session_.rank == 0) {
+    fprintf(stderr, "the evaluation after step %lld failed; its checkpoint is %s\n",
+            static_cast<long long>(state_.step),
+            saved.ok() ? "there" : absl::StrCat("not: ", saved.message()).c_str());
+  }
+  return error;
 }
 
 absl::StatusOr<Evaluation> Trainer::EvaluateOverRanks() {
@@ -55,9 +78,21 @@ absl::StatusOr<Evaluation> Trainer::EvaluateOverRanks() {
                                      .batch_size = config_.data_batch_size,
                                      .threads = static_cast<int>(config_.data_workers),
                                      .device = session_.device};
-  absl::StatusOr<Evaluation> mine = EvaluatePart(&*model_, forward_.get(), test_data_, options);
-  if (!mine.ok()) return mine.status();
-  return SumOverRanks(*mine, session_.communicator.get(), session_.device);
+  absl::StatusOr<Evaluation> mine = absl::UnknownError("not evaluated");
+  const absl::Status status = CatchingAll(session_, [&] {
+    mine = EvaluatePart(&*model_, forward_.get(), test_data_, options);
+    return mine.status();
+  });
+  if (!status.ok()) mine = status;
+  absl::StatusOr<EvaluationSum> sum =
+      SumOverRanks(mine, session_.communicator.get(), session_.device);
+  if (!sum.ok()) return sum.status();
+  evaluation_failed_ = sum->failed > 0;
+  if (!evaluation_failed_) return sum->evaluation;
+  return mine.ok() ? absl::UnavailableError(
+                         "another rank could not evaluate its part; its report "
+                         "says why")
+                   : mine.status();
 }
 
 // The averaged weights are kept to be used, so where there are any, they decide.
