@@ -8,6 +8,8 @@ if(DDPRUN_WORKER)
   ddprun_use_torch(data_loader_test)
   ddprun_test(NAME data_announced_test LABEL unit SOURCES unit/data_announced_test.cc LIBS ddprun_trainer)
   ddprun_use_torch(data_announced_test)
+  ddprun_test(NAME same_data_test LABEL unit SOURCES unit/same_data_test.cc LIBS ddprun_trainer)
+  ddprun_use_torch(same_data_test)
   ddprun_test(NAME data_training_test LABEL unit TIMEOUT 300
     SOURCES unit/data_training_test.cc unit/trainer_harness.cc unit/client_keeper.cc LIBS ddprun_trainer)
   ddprun_use_torch(data_training_test)

@@ -46,6 +46,10 @@ class Dataset {
   // at quickly: what is found before a job starts costs nothing. OK says only that nothing was
   // found. Done once for a job, by `ddp-worker --check` or by a worker without ddprun.
   virtual absl::Status Check(double /*seconds*/) const { return absl::OkStatus(); }
+  // A number that tells the data from others without reading them wholly: of the names, sizes and
+  // labels of the files, and what was read of them anyway. Equal on all ranks that have the same
+  // files; 0 where the configuration alone makes the samples.
+  virtual uint64_t Digest() const { return 0; }
   // What messages call a sample: "sample 17", with its file where there is one.
   virtual std::string NameOf(int64_t index) const { return "sample " + std::to_string(index); }
 };

@@ -2,8 +2,10 @@
 // them on the way out.
 #include <algorithm>
 #include <array>
+#include <bit>
 
 #include "absl/strings/str_cat.h"
+#include "common/checksum.h"
 #include "common/config/data_checks.h"
 #include "worker/data/data_kinds.h"
 #include "worker/data/idx_store.h"
@@ -33,6 +35,15 @@ class IdxDataset : public Dataset {
   }
   std::string NameOf(int64_t index) const override {
     return absl::StrCat("sample ", index, " of ", file_);
+  }
+  // Mean and deviation are of all pixels, and known.
+  uint64_t Digest() const override {
+    Xxh3Stream stream;
+    stream.Update(store_->labels(), static_cast<size_t>(store_->samples()));
+    for (const double value : {store_->mean(), store_->deviation()}) {
+      stream.UpdateU64(std::bit_cast<uint64_t>(value));
+    }
+    return stream.Finish().low;
   }
   absl::Status Fill(int64_t /*epoch*/, int64_t index, void* inputs,
                     int64_t* targets) const override {

@@ -15,6 +15,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "common/checksum.h"
 #include "common/shown.h"
 
 namespace ddprun {
@@ -146,6 +147,15 @@ absl::Status ImageFolder::AddClass(const std::string& name) {
 
 void ImageFolder::PassOver(const std::string& path) {
   if (passed_over_++ == 0) passed_over_example_ = path;
+}
+
+uint64_t ImageFolder::Digest() const {
+  Xxh3Stream stream;
+  for (const std::string& name : classes_) stream.Update(name.c_str(), name.size() + 1);
+  stream.Update(class_begin_.data(), class_begin_.size() * sizeof class_begin_[0]);
+  stream.Update(names_.data(), names_.size());
+  stream.Update(name_begin_.data(), name_begin_.size() * sizeof name_begin_[0]);
+  return stream.Finish().low;
 }
 
 std::string ImageFolder::Path(int64_t sample) const {

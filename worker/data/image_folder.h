@@ -28,6 +28,8 @@ class ImageFolder {
   int64_t size() const { return static_cast<int64_t>(name_begin_.size()) - 1; }
   std::string Path(int64_t sample) const;
   int64_t Class(int64_t sample) const;
+  // Of the names of classes and pictures, and which picture is in which class; not of contents.
+  uint64_t Digest() const;
 
   // What lies there and is no picture by its name: how many, and one of them.
   int64_t passed_over() const { return passed_over_; }

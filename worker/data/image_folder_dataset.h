@@ -36,6 +36,7 @@ class ImageFolderDataset : public Dataset {
   SampleSpec spec() const override;
   absl::Status Fill(int64_t epoch, int64_t index, void* inputs, int64_t* targets) const override;
   std::string NameOf(int64_t index) const override;
+  uint64_t Digest() const override { return folder_.Digest(); }
   // Reads the headers of as many pictures as the time allows, spread evenly over all.
   absl::Status Check(double seconds) const override;
 

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "common/checksum.h"
 #include "worker/data/data_kinds.h"
 #include "worker/data/token_file.h"
 #include "worker/data/token_task.h"
@@ -12,6 +13,9 @@
 
 namespace ddprun {
 namespace {
+
+constexpr int64_t kDigestWindows = 16;
+constexpr int64_t kDigestTokens = 1024;  // of each
 
 absl::Status TooLarge(const TokenFile& file, const TokenTask& task, int64_t place, int64_t token) {
   return absl::InvalidArgumentError(absl::StrCat(
@@ -38,6 +42,18 @@ class TokensDataset : public Dataset {
   std::string NameOf(int64_t index) const override {
     return absl::StrCat("sample ", index, " (tokens from ", index * task_.length, " on in ",
                         file_.path(), ")");
+  }
+  // Of the file's length and of windows spread over it, so that little of a large file is read.
+  uint64_t Digest() const override {
+    Xxh3Stream stream;
+    stream.UpdateU64(static_cast<uint64_t>(file_.tokens()));
+    std::vector<int64_t> window(static_cast<size_t>(std::min(kDigestTokens, file_.tokens())));
+    const auto length = static_cast<int64_t>(window.size());
+    for (int64_t i = 0; i < kDigestWindows; ++i) {
+      file_.Read((file_.tokens() - length) / (kDigestWindows - 1) * i, length, window.data());
+      stream.Update(window.data(), window.size() * sizeof window[0]);
+    }
+    return stream.Finish().low;
   }
   absl::Status Fill(int64_t epoch, int64_t index, void* inputs, int64_t* targets) const override {
     std::vector<int64_t> window(static_cast<size_t>(task_.window()));

@@ -41,24 +41,13 @@ std::string HostName() {
 
 std::string MixedDevices(const std::vector<std::string>& names,
                          const std::vector<std::string>& hosts) {
-  // Groups in the order of their first rank.
-  std::vector<std::pair<size_t, std::vector<int>>> groups;
-  bool mixed = false;
-  for (size_t rank = 0; rank < names.size(); ++rank) {
-    mixed = mixed || names[rank] != names[0];
-    const auto same = [&](const auto& group) {
-      return names[group.first] == names[rank] && hosts[group.first] == hosts[rank];
-    };
-    auto group = std::find_if(groups.begin(), groups.end(), same);
-    if (group == groups.end()) group = groups.insert(groups.end(), {rank, {}});
-    group->second.push_back(static_cast<int>(rank));
-  }
-  if (!mixed) return "";
+  const auto other = [&](const std::string& name) { return name != names[0]; };
+  if (std::none_of(names.begin(), names.end(), other)) return "";
   std::string text = "not all ranks compute on the same: ";
-  for (size_t i = 0; i < groups.size(); ++i) {
-    const auto& [first, ranks] = groups[i];
-    absl::StrAppend(&text, i == 0 ? "" : "; ", RankList(ranks), " on ", hosts[first], ": ",
-                    names[first]);
+  const char* separator = "";
+  for (const RankGroup& group : GroupRanks(names, hosts)) {
+    absl::StrAppend(&text, separator, RankList(group.ranks), " on ", group.host, ": ", group.text);
+    separator = "; ";
   }
   return absl::StrCat(
       text,

@@ -67,6 +67,22 @@ absl::StatusOr<std::vector<std::string>> GatherText(const std::string& mine,
   return texts;
 }
 
+std::vector<RankGroup> GroupRanks(const std::vector<std::string>& texts,
+                                  const std::vector<std::string>& hosts) {
+  std::vector<RankGroup> groups;
+  for (size_t rank = 0; rank < texts.size(); ++rank) {
+    const auto same = [&](const RankGroup& group) {
+      return group.text == texts[rank] && group.host == hosts[rank];
+    };
+    auto group = std::find_if(groups.begin(), groups.end(), same);
+    if (group == groups.end()) {
+      group = groups.insert(group, RankGroup{texts[rank], hosts[rank], {}});
+    }
+    group->ranks.push_back(static_cast<int>(rank));
+  }
+  return groups;
+}
+
 std::string RankList(const std::vector<int>& ranks) {
   std::string text = ranks.size() == 1 ? "rank " : "ranks ";
   for (size_t i = 0; i < ranks.size();) {

@@ -24,6 +24,15 @@ absl::StatusOr<std::vector<std::string>> GatherText(const std::string& mine,
                                                     Communicator* communicator,
                                                     const at::Device& device);
 
+// Ranks of one host that said the same. In the order of their first ranks.
+struct RankGroup {
+  std::string text;
+  std::string host;
+  std::vector<int> ranks;
+};
+std::vector<RankGroup> GroupRanks(const std::vector<std::string>& texts,
+                                  const std::vector<std::string>& hosts);
+
 // "rank 3", "ranks 0-2, 5".
 std::string RankList(const std::vector<int>& ranks);
 

@@ -64,6 +64,7 @@ class Trainer {
   absl::Status BuildModel();
   absl::Status Restore(const std::string& dir);
   absl::Status Connect();
+  absl::Status AgreeOnSamples();
   absl::Status SynchroniseBatchNorm();
   RunLength PlannedLength() const;
   CheckpointTensors StateTensors() const;
@@ -101,7 +102,7 @@ class Trainer {
   std::string BestMark() const;
 
   // trainer_checks.cc
-  absl::Status CompareRanks();
+  absl::Status CompareDevices();
   absl::Status CheckGradients();
   absl::Status ExplainNonFinite(std::string scaler_verdict);
   absl::Status CheckWeights();
@@ -130,7 +131,7 @@ class Trainer {
 
   // On what.
   std::shared_ptr<const Dataset> train_data_;
-  std::shared_ptr<const Dataset> test_data_;  // opened before the first evaluation
+  std::shared_ptr<const Dataset> test_data_;  // where it is evaluated
   std::optional<DistributedSampler> sampler_;
   std::unique_ptr<StagedLoader> loader_;
 

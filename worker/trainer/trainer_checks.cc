@@ -19,15 +19,11 @@ constexpr double kSettleSeconds = 30;
 
 }  // namespace
 
-// Who computes where, once, when all are connected.
-absl::Status Trainer::CompareRanks() {
-  Communicator* communicator = session_.communicator.get();
-  absl::StatusOr<std::vector<std::string>> hosts =
-      GatherText(HostName(), communicator, session_.device);
-  if (!hosts.ok()) return hosts.status();
-  hosts_ = *std::move(hosts);
+// Who computes on what, once, when all are connected.
+absl::Status Trainer::CompareDevices() {
+  if (session_.communicator == nullptr) return absl::OkStatus();
   absl::StatusOr<std::vector<std::string>> names =
-      GatherText(DeviceName(session_.device), communicator, session_.device);
+      GatherText(DeviceName(session_.device), session_.communicator.get(), session_.device);
   if (!names.ok()) return names.status();
   const std::string mixed = MixedDevices(*names, hosts_);
   if (session_.rank == 0 && !mixed.empty()) printf("%s\n", mixed.c_str());

@@ -30,12 +30,6 @@ absl::Status Trainer::EvaluateNow() {
   const bool done = state_.evaluated_step == state_.step && evaluation_.has_value();
   if (!config_.train_evaluate || done) return absl::OkStatus();
   ddprun_phase(session_.client, DDPRUN_PHASE_EVALUATE, nullptr);
-  if (test_data_ == nullptr) {
-    absl::StatusOr<std::shared_ptr<const Dataset>> data =
-        OpenDataset(config_, DataSplit::kTest, DataCacheDir(session_));
-    if (!data.ok()) return data.status();
-    test_data_ = *std::move(data);
-  }
   if (absl::Status status = shared_buffers_->BeforeUse(); !status.ok()) return status;
   if (absl::Status status = EvaluateWeights(); !status.ok()) return SaveAfterFailure(status);
   ReportEvaluation();

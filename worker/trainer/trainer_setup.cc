@@ -7,6 +7,9 @@
 #include "worker/checkpoint/initial_weights.h"
 #include "worker/parallel/model_fingerprint.h"
 #include "worker/parallel/seeds.h"
+#include "worker/trainer/device_name.h"
+#include "worker/trainer/gather.h"
+#include "worker/trainer/same_data.h"
 #include "worker/trainer/trainer.h"
 
 namespace ddprun {
@@ -48,13 +51,17 @@ absl::StatusOr<std::unique_ptr<Trainer>> Trainer::Create(Session* session) {
 }
 
 absl::Status Trainer::OpenData() {
-  absl::StatusOr<std::shared_ptr<const Dataset>> data =
-      OpenDataset(config_, DataSplit::kTrain, DataCacheDir(session_));
-  if (!data.ok()) return data.status();
-  train_data_ = *std::move(data);
-  // ddprun has asked already, before it started the ranks.
-  if (ddprun_is_launched(session_.client) == 0) {
-    if (absl::Status status = train_data_->Check(kDataCheckSeconds); !status.ok()) return status;
+  const auto open = [this](DataSplit split, std::shared_ptr<const Dataset>* data) -> absl::Status {
+    auto opened = OpenDataset(config_, split, DataCacheDir(session_));
+    if (!opened.ok()) return opened.status();
+    *data = *std::move(opened);
+    // ddprun has asked already, before it started the ranks.
+    if (ddprun_is_launched(session_.client) != 0) return absl::OkStatus();
+    return (*data)->Check(kDataCheckSeconds);
+  };
+  if (absl::Status status = open(DataSplit::kTrain, &train_data_); !status.ok()) return status;
+  if (config_.train_evaluate) {
+    if (absl::Status status = open(DataSplit::kTest, &test_data_); !status.ok()) return status;
   }
   count_targets_ = train_data_->spec().ignores;
   const SamplerOptions options = {.samples = train_data_->size(),
@@ -183,6 +190,23 @@ absl::Status Trainer::SynchroniseBatchNorm() {
   return absl::OkStatus();
 }
 
+// Who is where, and that all have the same data: before the model, whose shapes follow from them.
+absl::Status Trainer::AgreeOnSamples() {
+  Communicator* communicator = session_.communicator.get();
+  absl::StatusOr<std::vector<std::string>> hosts =
+      GatherText(HostName(), communicator, session_.device);
+  if (!hosts.ok()) return hosts.status();
+  hosts_ = *std::move(hosts);
+  for (const auto& [data, split] :
+       {std::pair(train_data_.get(), "training"), std::pair(test_data_.get(), "test")}) {
+    if (data == nullptr) continue;
+    absl::Status status =
+        AgreeOnData(*data, hosts_, split, config_.data_dir, communicator, session_.device);
+    if (!status.ok()) return status;
+  }
+  return absl::OkStatus();
+}
+
 absl::Status Trainer::Connect() {
   const NamedTensors parameters = Pairs(parameters_);
   const NamedTensors buffers = Pairs(model_->Buffers());
@@ -190,6 +214,7 @@ absl::Status Trainer::Connect() {
     absl::StatusOr<std::unique_ptr<Communicator>> communicator = ConnectRanks(session_, "world");
     if (!communicator.ok()) return communicator.status();
     session_.communicator = *std::move(communicator);
+    if (absl::Status status = AgreeOnSamples(); !status.ok()) return status;
     if (absl::Status status =
             AgreeOnModel(DescribeModel(DescribeTensors(parameters, buffers)), "model",
                          session_.rank, session_.world_size, session_.exchange, kAgreeSeconds);
@@ -236,7 +261,7 @@ absl::Status Trainer::Connect() {
   non_finite_ = std::make_unique<NonFiniteWatch>(&*model_, forward_.get(), session_.device,
                                                  config_.checks_non_finite == "stop",
                                                  config_.precision_amp == "fp16");
-  return CompareRanks();
+  return CompareDevices();
 }
 
 }  // namespace ddprun
