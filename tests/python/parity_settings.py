@@ -17,12 +17,14 @@ QUICK = {"simple_cnn | off | 1 | SGD, Nesterov, decay", "bert | bf16 | 1 | Adam"
 
 # Sections of a train.cfg; `options` are those of the PyTorch module.
 SIZES = {"vocab_size": 64, "d_model": 32, "heads": 4, "layers": 2, "sequence_length": 16}
+# Winograd's convolution rounds otherwise: it has cases of its own.
+DIRECT = {"performance": {"winograd": "off"}}
 MODELS = {
     "simple_cnn": {"model": {"name": "simple_cnn"}, "data": {"kind": "idx", "batch_size": 8}},
     "resnet18": {"model": {"name": "resnet18", "stem": "imagenet"}, "data": {"kind": "cifar10", "batch_size": 8},
-                 "options": {"classes": 10}},
+                 "options": {"classes": 10}, **DIRECT},
     "resnet50": {"model": {"name": "resnet50", "stem": "imagenet"}, "data": {"kind": "cifar10", "batch_size": 8},
-                 "options": {"classes": 10}},
+                 "options": {"classes": 10}, **DIRECT},
     "bert": {"model": {"name": "bert", **SIZES}, "data": {"kind": "tokens", "batch_size": 8, "mask_token": 1}, "options": SIZES},
     "gpt": {"model": {"name": "gpt", **SIZES}, "data": {"kind": "tokens", "batch_size": 8}, "options": SIZES},
 }
@@ -57,6 +59,7 @@ CLIPPED_FP16 = Tolerance(3e-5, 1e-2, "the norm is a sum in another order, roundi
 COMPRESSED = Tolerance(5e-4, 1e-1, "roundings to 8 bits after each addition, in another order")
 # One step from the same weights. A wrong learning rate changes the update by 1e-2.
 PIECES = Tolerance(1e-5, 1e-5, "one step", 1e-4)
+WINOGRAD = Tolerance(1e-5, 1e-5, "convolutions in another order: rectifiers decide nearly tied values otherwise", 6e-3)
 PIECES_OF_RANKS = Tolerance(1e-5, 1e-5, "sums over processes in another order: rectifiers decide nearly tied values otherwise", 6e-3)
 
 
@@ -189,6 +192,21 @@ def norms():
                PIECES_OF_RANKS, 2, pieces=True)
 
 
+def winograd():
+    """Winograd's convolution, the default on CPUs, beside PyTorch's direct one. Adam's first update is the sign of each gradient, which
+    a rounding turns where it is nearly 0: eps is as large here as such a gradient. Of resnet50 with its first weights any order of sums
+    gives other gradients (PyTorch's own in its two memory layouts are 3.5e-2 apart): only what forward gives is compared."""
+    optimizers = {title: train for title, train in OPTIMIZERS.items() if train["optimizer"] == "sgd"}
+    optimizers["Adam, eps 0.001"] = {**OPTIMIZERS["Adam"], "eps": 0.001}
+    # All layers have more than one pixel, so that a norm is of more values than a batch has pictures.
+    keys = {"model": {"stem": "cifar"}, "options": {"stem": "cifar"}, "performance": {"winograd": "auto"}}
+    for title, train in optimizers.items():
+        yield Case(f"resnet18, Winograd | off | 1 | {title}", setting("resnet18", {**train, "steps": 6}, **keys), WINOGRAD, pieces=True,
+                   quick=title == "SGD, momentum")
+    yield Case("resnet50, Winograd, forward", setting("resnet50", {**SGD, "steps": 4}, **keys), WINOGRAD, pieces=True, wrong=False,
+               compares=("loss", "lr", "buffers", "counters"))
+
+
 def scaling():
     """The loss scale of fp16 step by step: falls from where gradients overflow, and rises again every 3 steps (TR21, TR22)."""
     scaled = {"amp": "fp16", "loss_scale": 2.0 ** 30, "loss_scale_growth_steps": 3}
@@ -246,5 +264,5 @@ def exchanges():
 
 
 def everything():
-    for part in (beginnings, exchanges, grid, loops, ranks, tails, compression, norms, scaling, schedules, options):
+    for part in (beginnings, exchanges, grid, loops, ranks, tails, compression, norms, winograd, scaling, schedules, options):
         yield from part()
