@@ -21,6 +21,7 @@
 namespace ddprun {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::MatchesRegex;
 
@@ -102,6 +103,24 @@ TEST(LoaderTest, ABrokenSampleIsTheErrorOfItsBatchAlone) {
       }
       EXPECT_FALSE((*loader.Next()).inputs.defined());
     }
+  }
+}
+
+// The next try would need as much (FailureKind of session.h).
+TEST(LoaderTest, ASampleThatFindsNoMemoryIsNamedAsOutOfMemory) {
+  class HungryDataset : public NumberedDataset {
+   public:
+    using NumberedDataset::NumberedDataset;
+    absl::Status Fill(int64_t, int64_t, void*, int64_t*) const override { throw std::bad_alloc(); }
+  };
+  for (int threads : {0, 2}) {
+    Loader loader(std::make_shared<HungryDataset>(10), 10, threads);
+    loader.Start(0, {7});
+    const absl::Status status = loader.Next().status();
+    EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted);
+    EXPECT_THAT(std::string(status.message()),
+                AllOf(HasSubstr("out of memory"), HasSubstr("sample 7"),
+                      HasSubstr(absl::StrCat("data.workers = ", threads))));
   }
 }
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdio>
 #include <exception>
+#include <new>
 
 #include "absl/strings/str_cat.h"
 
@@ -143,7 +144,13 @@ absl::Status Loader::FillSample(const Slot& slot, int64_t place, int64_t index) 
   try {
     return dataset_->Fill(slot.list->epoch, index, slot.input_data + place * sample_bytes_,
                           slot.target_data + place * sample_targets_);
-  } catch (const std::exception& error) {  // of a library, or of memory that is full
+  } catch (const std::bad_alloc&) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("out of memory: there was none to prepare ", dataset_->NameOf(index),
+                     "; each of data.workers = ", options_.threads,
+                     " threads prepares one, and what is ready waits: fewer of them, or a smaller "
+                     "data.batch_size, need less"));
+  } catch (const std::exception& error) {  // of a library
     return absl::InternalError(absl::StrCat(dataset_->NameOf(index), ": ", error.what()));
   }
 }
