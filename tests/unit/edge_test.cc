@@ -110,7 +110,7 @@ TEST_F(EdgeTest, EvaluationsComeWhenAskedForAndAreAFileOfTheirOwn) {
   EXPECT_THAT(lines[2], HasSubstr("{\"step\":14,\"epoch\":2,\"test_loss\":"));
   for (const std::string& line : lines) EXPECT_THAT(line, HasSubstr("\"test_accuracy\":"));
   const std::vector<std::string> training = Lines(folder_.path() + "/run/metrics.jsonl");
-  EXPECT_EQ(training.size(), 6u) << "three of each epoch's seven steps";
+  EXPECT_EQ(training.size(), 7u) << "three of each epoch's seven steps, and the last one";
   for (const std::string& line : training) {
     for (const char* key : {"step", "epoch", "loss", "lr", "samples_per_s", "data_wait_s"})
       EXPECT_THAT(line, HasSubstr(absl::StrCat("\"", key, "\":"))) << "in every line";

@@ -18,6 +18,7 @@ namespace {
 
 using ::testing::Contains;
 using ::testing::Each;
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
 std::string ReadText(const std::string& path) {
@@ -155,7 +156,38 @@ TEST_F(TrainerTest, MetricsAreOneLineAnIntervalWithTheKeysOfTheDocuments) {
       EXPECT_THAT(line, HasSubstr(absl::StrCat("\"", key, "\":")));
     }
   }
-  EXPECT_EQ(count, 6) << "batches 2, 4, 6 of two epochs";
+  EXPECT_EQ(count, 7) << "batches 2, 4, 6 of two epochs, and the last one";
+}
+
+TEST_F(TrainerTest, EpochsThatAreShorterThanTheIntervalAreCountedOn) {
+  TrainConfig config = config_;
+  config.train_epochs = 4;
+  config.log_every_steps = 10;
+  const std::string run_dir = RunDir("run");
+  ASSERT_TRUE(Train({.config = config, .run_dir = run_dir}).status.ok());
+  std::istringstream lines(ReadText(run_dir + "/metrics.jsonl"));
+  std::vector<std::string> begins;
+  for (std::string line; std::getline(lines, line);) begins.push_back(line.substr(0, 20));
+  EXPECT_THAT(begins, ElementsAre("{\"step\":10,\"epoch\":2", "{\"step\":20,\"epoch\":3",
+                                  "{\"step\":28,\"epoch\":4"));
+}
+
+double NumberIn(const std::string& line, const std::string& key) {
+  return std::stod(line.substr(line.find(absl::StrCat("\"", key, "\":")) + key.size() + 3));
+}
+
+// One line over two epochs, with an evaluation of 100 times as many samples after each update.
+TEST_F(TrainerTest, TheRateOfALineIsThatOfItsUpdatesWithoutTheEvaluationsAmongThem) {
+  TrainConfig config = WriteRandomData(folder_.path() + "/long", 60, 800);
+  config.train_evaluate_every_steps = 1;
+  const std::string run_dir = RunDir("run");
+  const TrainOutcome outcome = Train({.config = config, .run_dir = run_dir});
+  ASSERT_TRUE(outcome.status.ok()) << outcome.status;
+  const std::string line = ReadText(run_dir + "/metrics.jsonl");
+  const double seconds = 14 * 8 / NumberIn(line, "samples_per_s");
+  const double parts = NumberIn(line, "data_wait_s") + NumberIn(line, "compute_s");
+  EXPECT_GE(seconds * 1.01, parts) << "of the same updates";
+  EXPECT_LT(seconds, std::stod(outcome.results.at("METRIC.loop_seconds")) / 2) << line;
 }
 
 // TR30, C9: another number of ranks goes on after the samples that were used, all ranks together.

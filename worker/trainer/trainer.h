@@ -111,6 +111,7 @@ class Trainer {
   absl::Status CompareSpeed();
 
   // trainer_report.cc
+  bool LogDue() const;
   absl::Status LogStep();
   void UpdateProgress();
   void ReportEvaluation();
@@ -171,7 +172,7 @@ class Trainer {
   std::unique_ptr<LineFile> metrics_;
   std::unique_ptr<LineFile> evaluations_;
   Clock::time_point loop_begin_;
-  Clock::time_point interval_begin_;
+  Clock::time_point interval_begin_;  // moved on by the time of evaluations
   Clock::time_point progress_time_;
   int64_t interval_samples_ = 0;  // over all ranks
   double interval_wait_begin_ = 0;

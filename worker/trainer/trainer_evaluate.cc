@@ -30,9 +30,13 @@ absl::Status Trainer::EvaluateNow() {
   const bool done = state_.evaluated_step == state_.step && evaluation_.has_value();
   if (!config_.train_evaluate || done) return absl::OkStatus();
   ddprun_phase(session_.client, DDPRUN_PHASE_EVALUATE, nullptr);
+  const Clock::time_point begin = Clock::now();
   if (absl::Status status = shared_buffers_->BeforeUse(); !status.ok()) return status;
   if (absl::Status status = EvaluateWeights(); !status.ok()) return SaveAfterFailure(status);
   ReportEvaluation();
+  // The time of an evaluation is none of training.
+  progress_time_ = Clock::now();
+  interval_begin_ += progress_time_ - begin;
   return state_.evaluated_step == state_.step ? absl::OkStatus() : JudgeEvaluation();
 }
 

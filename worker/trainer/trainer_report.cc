@@ -16,9 +16,20 @@ constexpr std::chrono::milliseconds kProgressInterval(500);
 
 }  // namespace
 
+// The lines of each epoch stand at the same places in it. Epochs that are too short for a line of
+// their own are counted on. The last update always has one. Before the state moves on to the next
+// epoch.
+bool Trainer::LogDue() const {
+  const int64_t every = config_.log_every_steps;
+  const bool last = config_.train_steps > 0
+                        ? state_.step >= config_.train_steps
+                        : BatchesLeft() == 0 && state_.epoch + 1 >= config_.train_epochs;
+  return last || (epoch_steps_ < every ? state_.step : state_.step_in_epoch) % every == 0;
+}
+
 absl::Status Trainer::LogStep() {
   const Clock::time_point now = Clock::now();
-  const bool due = state_.step_in_epoch % config_.log_every_steps == 0;
+  const bool due = LogDue();
   if (due) {
     printf("rank %d epoch %" PRId64 " batch %" PRId64 "/%" PRId64 " loss %.4f\n", session_.rank,
            state_.epoch + 1, state_.step_in_epoch, epoch_steps_, rank_loss_.item<double>());
@@ -67,9 +78,6 @@ void Trainer::ReportEvaluation() {
            EvaluationSummary(*averaged_evaluation_).c_str());
   }
   evaluations_->Append(EvaluationText(line));
-  // The time of an evaluation is none of training.
-  interval_begin_ = progress_time_ = Clock::now();
-  interval_samples_ = 0;
 }
 
 void Trainer::ReportResult(const std::string& digest) {
