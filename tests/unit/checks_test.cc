@@ -159,6 +159,9 @@ class Rows : public Dataset {
     *targets = 0;
     return absl::OkStatus();
   }
+  std::string NameOf(int64_t index) const override {
+    return absl::StrCat("sample ", index, " (", index, ".jpg)");
+  }
 
  private:
   const at::Tensor rows_;
@@ -194,12 +197,14 @@ absl::Status Watch(Case test, bool scaled = false, const std::string& scaler_ver
     if (item.tensor.grad().defined()) gradients.push_back(item.tensor.grad());
   }
   if (watch.Finite(gradients) && scaler_verdict.empty()) return absl::OkStatus();
-  Loader batches(std::make_shared<Rows>(test.inputs), samples, 0);
+  const auto data = std::make_shared<Rows>(test.inputs);
+  Loader batches(data, samples, 0);
   batches.Start(0, {0, 1, 2});
   return watch.Explain({.number = 7,
                         .loss_finite = std::isfinite(loss.item<double>()),
                         .batches = &batches,
                         .samples = {40, 41, 42},
+                        .data = data.get(),
                         .scaler_verdict = scaler_verdict},
                        nullptr);
 }
@@ -225,8 +230,9 @@ TEST(NonFinite, DataThatAreNotFiniteAreNamedBySample) {
       Watch({{Named("first", std::make_shared<Scale>(1.F))},
              at::tensor({1.F, 1.F, 1.F, 1.F, 1.F, kNan, 1.F, 1.F, kInfinity, 1.F, 1.F, 1.F})
                  .reshape({3, 4})});
-  EXPECT_THAT(std::string(status.message()),
-              HasSubstr("the data are not finite: samples 41, 42 of the training data"));
+  EXPECT_THAT(
+      std::string(status.message()),
+      HasSubstr("the training data are not finite: sample 41 (41.jpg), sample 42 (42.jpg). "));
 }
 
 TEST(NonFinite, WeightsThatWereNotFiniteBeforeAreNamed) {
@@ -266,8 +272,8 @@ TEST(NonFinite, UnderFp16TheCauseIsNamedWhenTheScalerGivesUp) {
   const absl::Status data = Watch({{one(1.F)}, inputs}, /*scaled=*/true, verdict);
   EXPECT_EQ(data.code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_THAT(std::string(data.message()),
-              AllOf(HasSubstr("step 7: the loss is not finite on rank 0: the data are not finite: "
-                              "samples 41 of the training data. Nothing of this update reached the "
+              AllOf(HasSubstr("step 7: the loss is not finite on rank 0: the training data are not "
+                              "finite: sample 41 (41.jpg). Nothing of this update reached the "
                               "weights. Mend these samples or leave them out"),
                     Not(HasSubstr(verdict)), Not(HasSubstr("ignore"))));
   const absl::Status weights = Watch({{one(kNan)}}, /*scaled=*/true, verdict);
@@ -302,11 +308,10 @@ TEST(NonFinite, AnUpdateIsComputedOnceMoreWithTheSameRandomNumbers) {
                                         scaled, scaled ? "verdict" : "");
       std::vector<std::string> bad;
       for (size_t i = 0; i < rows.size(); ++i) {
-        if (rows[i]) bad.push_back(absl::StrCat(40 + i));
+        if (rows[i]) bad.push_back(absl::StrCat("sample ", 40 + i, " (", 40 + i, ".jpg)"));
       }
       const bool single = !bad.empty() && bad.size() < rows.size();
-      const std::string named =
-          absl::StrCat("for samples ", absl::StrJoin(bad, ", "), " of the training data");
+      const std::string named = absl::StrCat("for these training data: ", absl::StrJoin(bad, ", "));
       EXPECT_EQ(absl::StrContains(status.message(), named), single) << status;
       EXPECT_EQ(absl::StrContains(status.message(), "block breaking"), !bad.empty()) << status;
     }

@@ -31,7 +31,7 @@ bool FiniteAtOnce(const std::vector<NamedTensor>& tensors) {
   return at::stack(at::_foreach_norm(floating)).isfinite().all().item<bool>();
 }
 
-std::string ListNumbers(const std::vector<std::string>& all) {
+std::string ListNames(const std::vector<std::string>& all) {
   std::string text;
   for (size_t i = 0; i < std::min(all.size(), kNamesMax); ++i) {
     absl::StrAppend(&text, i == 0 ? "" : ", ", all[i]);
@@ -60,14 +60,15 @@ std::string Advice(const NonFiniteFinding& finding, const std::string& scaler_ve
   return advice;
 }
 
-// " for samples 7, 19" where the values are those of single samples, not of all that are in the
-// batch: then the cause lies elsewhere.
-std::string OfSamples(const at::Tensor& values, const std::vector<int64_t>& samples) {
+// " for these training data: sample 7, sample 19" where the values are those of single samples, not
+// of all that are in the batch: then the cause lies elsewhere.
+std::string OfSamples(const at::Tensor& values, const std::vector<int64_t>& samples,
+                      const Dataset& data) {
   if (values.dim() == 0 || values.size(0) != static_cast<int64_t>(samples.size())) return "";
   if (values.reshape({values.size(0), -1}).isfinite().all(1).logical_not().all().item<bool>()) {
     return "";
   }
-  return absl::StrCat(" for samples ", NonFiniteSamples(values, samples), " of the training data");
+  return absl::StrCat(" for these training data: ", NonFiniteSamples(values, samples, data));
 }
 
 }  // namespace
@@ -89,17 +90,18 @@ std::string FirstNonFinite(const std::vector<NamedTensor>& tensors) {
   return more == 0 ? first : absl::StrCat(first, " and ", more, " more");
 }
 
-std::string NonFiniteSamples(const at::Tensor& values, const std::vector<int64_t>& samples) {
+std::string NonFiniteSamples(const at::Tensor& values, const std::vector<int64_t>& samples,
+                             const Dataset& data) {
   if (!values.is_floating_point() || values.size(0) == 0) return "";
   const at::Tensor good = values.reshape({values.size(0), -1}).isfinite().all(1).cpu();
   std::vector<std::string> bad;
   for (int64_t i = 0; i < good.size(0); ++i) {
     if (good.data_ptr<bool>()[i]) continue;
     const auto index = static_cast<size_t>(i);
-    bad.push_back(index < samples.size() ? absl::StrCat(samples[index])
+    bad.push_back(index < samples.size() ? data.NameOf(samples[index])
                                          : absl::StrCat("number ", i, " of the batch"));
   }
-  return ListNumbers(bad);
+  return ListNames(bad);
 }
 
 NonFiniteWatch::NonFiniteWatch(Model* model, ForwardPass* forward, const at::Device& device,
@@ -123,7 +125,7 @@ bool NonFiniteWatch::Finite(const std::vector<at::Tensor>& flat_gradients) const
 
 // One micro-batch as training computes it.
 NonFiniteFinding NonFiniteWatch::FindIn(const Batch& batch, const std::vector<int64_t>& samples,
-                                        int micro_batch) {
+                                        const Dataset& data, int micro_batch) {
   const int blocks = model_->size();
   std::vector<NamedTensor> parameters = model_->Parameters();
   NonFiniteFinding found;
@@ -134,7 +136,7 @@ NonFiniteFinding NonFiniteWatch::FindIn(const Batch& batch, const std::vector<in
     const std::string operation = trace.FirstNonFinite();
     found = {place, absl::StrCat("the first output that is not finite is that of ", where,
                                  operation.empty() ? "" : " (", operation,
-                                 operation.empty() ? "" : ")", OfSamples(output, samples))};
+                                 operation.empty() ? "" : ")", OfSamples(output, samples, data))};
   };
   at::Tensor value = batch.inputs;
   for (int i = 0; i < blocks; ++i) {
@@ -186,9 +188,9 @@ absl::StatusOr<NonFiniteFinding> NonFiniteWatch::Find(const Update& update) {
     const auto count = static_cast<size_t>(here.targets.size(0));
     const auto begin = update.samples.begin() + static_cast<ptrdiff_t>(taken);
     const std::vector<int64_t> samples(begin, begin + static_cast<ptrdiff_t>(count));
-    if (bad_samples.empty()) bad_samples = NonFiniteSamples(here.inputs, samples);
+    if (bad_samples.empty()) bad_samples = NonFiniteSamples(here.inputs, samples, *update.data);
     taken += count;
-    NonFiniteFinding found = FindIn(here, samples, micro_batch);
+    NonFiniteFinding found = FindIn(here, samples, *update.data, micro_batch);
     if (found.place < first.place) first = std::move(found);
   }
   if (!weights.empty()) {
@@ -197,8 +199,8 @@ absl::StatusOr<NonFiniteFinding> NonFiniteWatch::Find(const Update& update) {
         absl::StrCat("before this update already, these weights were not finite: ", weights)};
   }
   if (!bad_samples.empty()) {
-    return NonFiniteFinding{kPlaceInputs, absl::StrCat("the data are not finite: samples ",
-                                                       bad_samples, " of the training data")};
+    return NonFiniteFinding{kPlaceInputs,
+                            absl::StrCat("the training data are not finite: ", bad_samples)};
   }
   return first;
 }

@@ -51,16 +51,18 @@ class NonFiniteWatch {
     int64_t number = 0;        // the step that it would have made
     bool loss_finite = false;  // else the gradients alone are not
     int rank = 0;
-    Loader* batches = nullptr;     // started with this rank's samples of the update, in order
-    std::vector<int64_t> samples;  // their numbers
-    std::string scaler_verdict;    // under fp16: why the loss scaler gives up
+    Loader* batches = nullptr;      // started with this rank's samples of the update, in order
+    std::vector<int64_t> samples;   // their numbers
+    const Dataset* data = nullptr;  // which has names for them
+    std::string scaler_verdict;     // under fp16: why the loss scaler gives up
   };
   // The error of this rank after Finite() was false, or the loss scaler gave up. Collective.
   absl::Status Explain(const Update& update, Communicator* communicator);
 
  private:
   absl::StatusOr<NonFiniteFinding> Find(const Update& update);
-  NonFiniteFinding FindIn(const Batch& batch, const std::vector<int64_t>& samples, int micro_batch);
+  NonFiniteFinding FindIn(const Batch& batch, const std::vector<int64_t>& samples,
+                          const Dataset& data, int micro_batch);
 
   Model* const model_;
   ForwardPass* const forward_;
@@ -74,8 +76,10 @@ class NonFiniteWatch {
 // none does, which costs one pass over them.
 std::string FirstNonFinite(const std::vector<NamedTensor>& tensors);
 
-// Numbers of the samples whose values are not finite, "7, 19 and 3 more"; "" when all are. `values`
-// has a row for each of the samples: inputs, or what became of them.
-std::string NonFiniteSamples(const at::Tensor& values, const std::vector<int64_t>& samples);
+// Names of the samples whose values are not finite, "sample 7 (a.jpg), sample 19 (b.jpg) and 3
+// more"; "" when all are. `values` has a row for each of the samples: inputs, or what became of
+// them.
+std::string NonFiniteSamples(const at::Tensor& values, const std::vector<int64_t>& samples,
+                             const Dataset& data);
 
 }  // namespace ddprun

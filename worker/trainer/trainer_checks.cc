@@ -48,6 +48,7 @@ absl::Status Trainer::ExplainNonFinite(std::string scaler_verdict) {
   Loader batches(train_data_, config_.data_batch_size, /*threads=*/0);
   batches.Start(state_.epoch, update.samples);
   update.batches = &batches;
+  update.data = train_data_.get();
   return non_finite_->Explain(update, session_.communicator.get());
 }
 
