@@ -97,6 +97,21 @@ TEST(SlowRanks, AreMeasuredByTheirOwnTimeAgainstTheMedian) {
               IsEmpty());
 }
 
+// Rank 0 waits in SyncBN for rank 1, in the midst of its forward and backward.
+TEST(SlowRanks, WhatIsWaitedForWithinTheComputationIsNotTheirOwnTime) {
+  StepTimes waits, computes;
+  for (const ActionKind kind : {ActionKind::kForward, ActionKind::kBackward}) {
+    AddTime(kind, 1.0, /*waited=*/0.75, &waits);
+    AddTime(kind, 1.0, /*waited=*/0.0, &computes);
+  }
+  AddTime(ActionKind::kReduce, 0.5, 0, &waits);
+  EXPECT_EQ(waits.compute, 0.5);
+  EXPECT_EQ(waits.wait, 2.0);
+  const auto slow = FindSlowRanks({waits, computes}, 1.5);
+  ASSERT_EQ(slow.size(), 1u);
+  EXPECT_EQ(slow[0].rank, 1);
+}
+
 TEST(SlowRanks, AreToldOnceAndWhenItIsOver) {
   const std::vector<std::string> hosts = {"a", "a", "b"};
   const StepTimes fast{.data = 0, .compute = 1, .wait = 2};

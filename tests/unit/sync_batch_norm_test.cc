@@ -4,7 +4,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <numeric>
+#include <thread>
 
 #include "absl/strings/str_join.h"
 #include "tests/unit/gloo_ranks.h"
@@ -169,6 +171,41 @@ class OneLayer : public Block {
 
 Model ModelWith(bool norm) {
   return Model({{"block", std::make_shared<OneLayer>(norm)}});
+}
+
+// What a rank waits for others within forward and backward is none of its own time.
+TEST(SyncBatchNorm, TheTimeOfWaitingForALateRankIsKnown) {
+  constexpr std::chrono::milliseconds kLate{20};
+  SharedExchange exchange;
+  const auto results = RunOverGloo(2, [&](Communicator& world) -> std::string {
+    CommunicatorOptions options;
+    options.name = "sync_batch_norm";
+    options.rank = world.rank();
+    options.size = 2;
+    options.timeout_seconds = 20;
+    const Exchange own = exchange.Get();
+    bool told = false;
+    options.observer = [&](const char* operation, uint64_t, bool finished) {
+      if (finished || told || world.rank() != 0 || operation != std::string("all_gather")) return;
+      told = own.publish("late", "waiting", "1").ok();
+    };
+    auto communicator = CreateGlooCommunicator(options, own);
+    if (!communicator.ok()) return communicator.status().ToString();
+    SyncBatchNorm sync(*std::move(communicator));
+    BatchNorm2d norm(kChannels);
+    sync.Attach({&norm});
+    if (world.rank() == 1) {
+      const auto waiting = own.await("late", "waiting", 20);
+      if (!waiting.ok()) return waiting.status().ToString();
+      std::this_thread::sleep_for(kLate);
+    }
+    norm.forward(torch::randn({2, kChannels, 3, 3}));
+    const double late = std::chrono::duration<double>(kLate).count();
+    return world.rank() == 1 || sync.wait_seconds() >= late
+               ? ""
+               : absl::StrCat("waited ", sync.wait_seconds(), " s");
+  });
+  EXPECT_THAT(results, Each(""));
 }
 
 // MA9.

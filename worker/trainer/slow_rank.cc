@@ -29,7 +29,7 @@ const SlowRank* Find(const std::vector<SlowRank>& ranks, int rank) {
 
 }  // namespace
 
-void AddTime(ActionKind kind, double seconds, StepTimes* times) {
+void AddTime(ActionKind kind, double seconds, double waited, StepTimes* times) {
   switch (kind) {
     case ActionKind::kLoad:
       times->data += seconds;
@@ -37,7 +37,8 @@ void AddTime(ActionKind kind, double seconds, StepTimes* times) {
     case ActionKind::kForward:
     case ActionKind::kLoss:
     case ActionKind::kBackward:
-      times->compute += seconds;
+      times->compute += seconds - waited;
+      times->wait += waited;
       return;
     case ActionKind::kCount:
     case ActionKind::kReduce:

@@ -1,7 +1,8 @@
 // Ranks that are slower than the others. In a step all wait for the slowest one, so the time of a
 // step says nothing about a rank; what it spends itself does: waiting for its data, and computing
-// until its last gradients are handed over. What it then waits for peers is not counted. (With
-// SyncBN ranks wait for each other within the computation too, and a slow one cannot be told.)
+// until its last gradients are handed over. What it waits for peers then, or on CPUs in SyncBN
+// before, is not counted. (On GPUs SyncBN waits on the device, unseen by the host: with it, a slow
+// rank cannot be told there.)
 // Pure but for the clock that callers read. One thread.
 #pragma once
 
@@ -18,12 +19,12 @@ namespace ddprun {
 struct StepTimes {
   double data = 0;     // waiting for the loader
   double compute = 0;  // forward and backward
-  double wait = 0;     // for the gradients of the others
+  double wait = 0;     // for the others: for their gradients, on CPUs also in SyncBN
   double own() const { return data + compute; }
 };
 
-// Adds the time of one action of an update to its part.
-void AddTime(ActionKind kind, double seconds, StepTimes* times);
+// Adds the time of one action of an update to its part; `waited` of it for others, in SyncBN.
+void AddTime(ActionKind kind, double seconds, double waited, StepTimes* times);
 
 struct SlowRank {
   int rank = 0;

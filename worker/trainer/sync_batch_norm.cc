@@ -1,6 +1,7 @@
 #include "worker/trainer/sync_batch_norm.h"
 
 #include <bit>
+#include <chrono>
 #include <tuple>
 #include <utility>
 
@@ -217,23 +218,27 @@ at::Tensor SyncBatchNorm::Run(BatchNorm2d& layer, const at::Tensor& input) {
   return SyncBatchNormFunction::apply(this, &layer, input, layer.weight(), layer.bias());
 }
 
-void SyncBatchNorm::AllReduce(at::Tensor& values) {
-  const absl::Status status =
-      communicator_
-          ->AllReduce(values.data_ptr(), static_cast<size_t>(values.numel()), DataType::kFloat32,
-                      ReduceOp::kSum)
-          ->Wait();
+void SyncBatchNorm::Await(const at::Tensor& values, const std::function<WorkPtr()>& begin) {
+  const auto before = std::chrono::steady_clock::now();
+  const absl::Status status = begin()->Wait();
+  const std::chrono::duration<double> taken = std::chrono::steady_clock::now() - before;
+  if (values.is_cpu()) wait_seconds_ += taken.count();
   if (status_.ok()) status_ = status;
+}
+
+void SyncBatchNorm::AllReduce(at::Tensor& values) {
+  Await(values, [&] {
+    return communicator_->AllReduce(values.data_ptr(), static_cast<size_t>(values.numel()),
+                                    DataType::kFloat32, ReduceOp::kSum);
+  });
 }
 
 at::Tensor SyncBatchNorm::AllGather(const at::Tensor& values) {
   at::Tensor all = at::empty({communicator_->size(), values.numel()}, values.options());
-  const absl::Status status =
-      communicator_
-          ->AllGather(values.data_ptr(), all.data_ptr(), static_cast<size_t>(values.numel()),
-                      DataType::kFloat32)
-          ->Wait();
-  if (status_.ok()) status_ = status;
+  Await(values, [&] {
+    return communicator_->AllGather(values.data_ptr(), all.data_ptr(),
+                                    static_cast<size_t>(values.numel()), DataType::kFloat32);
+  });
   return all;
 }
 

@@ -17,6 +17,7 @@
 
 #include <torch/torch.h>
 
+#include <functional>
 #include <memory>
 
 #include "absl/status/status.h"
@@ -44,13 +45,20 @@ class SyncBatchNorm {
   // Of the first collective that failed.
   const absl::Status& status() const { return status_; }
 
+  // Spent in its collectives until now, on CPUs: in waiting for the slowest rank, mostly. On GPUs
+  // the device waits, and this stays 0.
+  double wait_seconds() const { return wait_seconds_; }
+
   // For the autograd function: in place on `values`; output of {ranks, n}.
   void AllReduce(at::Tensor& values);
   at::Tensor AllGather(const at::Tensor& values);
 
  private:
+  void Await(const at::Tensor& values, const std::function<WorkPtr()>& begin);
+
   const std::unique_ptr<Communicator> communicator_;
   absl::Status status_;
+  double wait_seconds_ = 0;
 };
 
 }  // namespace ddprun

@@ -97,10 +97,14 @@ absl::Status Trainer::Update(int micro_batches) {
   if (!count_targets_) forward_->set_loss_weights(LossWeights::OfSizes(MicroBatchSizes()));
   for (const Action& action : PlanDataParallel(model_->size(), micro_batches, count_targets_)) {
     if (action.kind == ActionKind::kReduce) AwaitOwnCompute();
+    const auto waited = [this] {
+      return sync_batch_norm_ == nullptr ? 0.0 : sync_batch_norm_->wait_seconds();
+    };
+    const double waited_before = waited();
     const Clock::time_point begin = Clock::now();
     if (absl::Status status = Execute(action); !status.ok()) return status;
     AddTime(action.kind, std::chrono::duration<double>(Clock::now() - begin).count(),
-            &interval_times_);
+            waited() - waited_before, &interval_times_);
   }
   ++state_.step;
   ++state_.step_in_epoch;
@@ -120,7 +124,7 @@ void Trainer::AwaitOwnCompute() {
   const c10::impl::VirtualGuardImpl device(session_.device.type());
   device.getStream(session_.device).synchronize();
   AddTime(ActionKind::kBackward, std::chrono::duration<double>(Clock::now() - begin).count(),
-          &interval_times_);
+          /*waited=*/0, &interval_times_);
 }
 
 // How many samples each micro-batch of the update has, on every rank; only the last one of an epoch
