@@ -1,5 +1,5 @@
 // The checks of the trainer, each alone: fingerprints, slow ranks, numbers that are not finite,
-// memory, devices.
+// devices.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -16,7 +16,6 @@
 #include "worker/trainer/forward.h"
 #include "worker/trainer/gather.h"
 #include "worker/trainer/non_finite.h"
-#include "worker/trainer/out_of_memory.h"
 #include "worker/trainer/slow_rank.h"
 
 namespace ddprun {
@@ -331,44 +330,6 @@ TEST(NonFinite, AnUpdateIsComputedOnceMoreWithTheSameRandomNumbers) {
       EXPECT_EQ(absl::StrContains(status.message(), "block breaking"), !bad.empty()) << status;
     }
   }
-}
-
-TEST(OutOfMemory, TheAdviceHasNumbers) {
-  TrainConfig config;
-  config.data_batch_size = 64;
-  const int64_t mib = 1 << 20;
-  const std::string text = OutOfMemoryText("tried to allocate 2 GiB\nand much more",
-                                           {100 * mib, 100 * mib, 200 * mib}, 2400 * mib, config);
-  EXPECT_THAT(text, AllOf(HasSubstr("out of memory: tried to allocate 2 GiB\n  at most 2.34 GiB"),
-                          HasSubstr("weights 100.0 MiB, gradients 100.0 MiB, optimizer 200.0 MiB, "
-                                    "activations and the rest 1.95 GiB"),
-                          HasSubstr("data.batch_size = 32 with train.accumulation_steps = 2 (the "
-                                    "same update): about 1000.0 MiB less"),
-                          HasSubstr("precision.recompute"), HasSubstr("precision.amp"),
-                          Not(HasSubstr("a smaller model"))));
-  config.data_batch_size = 1;
-  config.precision_amp = "bf16";
-  config.precision_recompute = "blocks";
-  EXPECT_THAT(OutOfMemoryText("x", {100 * mib, 100 * mib, 200 * mib}, 420 * mib, config),
-              AllOf(HasSubstr("a smaller model"), Not(HasSubstr("data.batch_size")),
-                    Not(HasSubstr("precision."))));
-}
-
-TEST(OutOfMemory, IsToldFromOtherErrors) {
-  const at::Tensor small = at::zeros({1});
-  try {
-    at::empty({int64_t{1} << 45});
-    FAIL() << "128 TiB were given";
-  } catch (const std::exception& error) {
-    EXPECT_TRUE(IsOutOfMemory(error)) << error.what();
-  }
-  try {
-    small.reshape({2});
-    FAIL();
-  } catch (const std::exception& error) {
-    EXPECT_FALSE(IsOutOfMemory(error));
-  }
-  EXPECT_GT(PeakMemoryInUse(at::kCPU), 1 << 20);
 }
 
 }  // namespace

@@ -9,4 +9,6 @@ if(DDPRUN_WORKER)
   ddprun_test(NAME plan_modes_test LABEL unit TIMEOUT 120 SOURCES unit/plan_modes_test.cc unit/trainer_harness.cc unit/client_keeper.cc
               LIBS ddprun_trainer)
   ddprun_use_torch(plan_modes_test)
+  ddprun_test(NAME out_of_memory_test LABEL unit SOURCES unit/out_of_memory_test.cc LIBS ddprun_trainer)
+  ddprun_use_torch(out_of_memory_test)
 endif()

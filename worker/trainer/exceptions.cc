@@ -3,14 +3,33 @@
 #include <torch/csrc/jit/runtime/jit_exception.h>
 #include <torch/torch.h>
 
+#include <cstdio>
 #include <exception>
+#include <optional>
 #include <string>
 
 #include "absl/strings/str_cat.h"
+#include "worker/trainer/dry_run.h"
 #include "worker/trainer/out_of_memory.h"
 
 namespace ddprun {
 namespace {
+
+absl::Status DescribeOutOfMemory(const std::string& reason, const Session& session) {
+  OutOfMemory what = {.reason = reason,
+                      .state = session.state_bytes,
+                      .in_use = PeakMemoryInUse(session.device),
+                      .on_cpu = session.device.is_cpu()};
+  if (session.train_data != nullptr) {
+    fprintf(stderr, "out of memory; a dry run on the CPU finds out what would help\n");
+  }
+  const std::optional<MemoryAdvice> advice =
+      DryRun(session.config, session.train_data, session.world_size,
+             session.client == nullptr ? 1 : ddprun_local_world_size(session.client),
+             session.state_bytes.weights);
+  if (advice) what.advice = &*advice;
+  return absl::ResourceExhaustedError(OutOfMemoryText(what, session.config));
+}
 
 absl::Status DescribeException(const std::exception& error, const Session& session) {
   const auto* torch_error = dynamic_cast<const c10::Error*>(&error);
@@ -27,8 +46,7 @@ absl::Status DescribeException(const std::exception& error, const Session& sessi
                                                       text));
   }
   if (!IsOutOfMemory(error)) return absl::InternalError(text);
-  return absl::ResourceExhaustedError(
-      OutOfMemoryText(text, session.state_bytes, PeakMemoryInUse(session.device), session.config));
+  return DescribeOutOfMemory(text, session);
 }
 
 }  // namespace

@@ -8,6 +8,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "worker/trainer/plan_memory.h"
 
 namespace ddprun {
 namespace {
@@ -33,6 +34,45 @@ std::string WhatWasAsked(const std::string& text) {
     begin = gpu;
   }
   return text.substr(begin, text.find('\n', begin) - begin);
+}
+
+// "weights 1.0 MiB, gradients 1.0 MiB, …"
+std::string PartsText(const OutOfMemory& what, int64_t rest) {
+  const StateBytes& state = what.state;
+  std::string text = absl::StrCat("weights ", Bytes(state.weights), ", gradients ",
+                                  Bytes(state.gradients), ", optimizer ", Bytes(state.optimizer));
+  const auto add = [&](const char* name, int64_t bytes) {
+    if (bytes > 0) absl::StrAppend(&text, ", ", name, " ", Bytes(bytes));
+  };
+  add("averaged weights", state.average);
+  if (what.on_cpu) {
+    add("copy for checkpoints", state.checkpoint_copy);
+    add("batches prepared ahead", state.loader);
+    return absl::StrCat(text, ", activations, LibTorch itself and the rest ", Bytes(rest));
+  }
+  return absl::StrCat(text, ", activations and the rest ", Bytes(rest));
+}
+
+// Without a dry run: by what a batch of half the size and 16 bits a number would save at most.
+std::vector<std::string> EstimatedHelp(const StateBytes& state, int64_t rest,
+                                       const TrainConfig& config) {
+  std::vector<std::string> help;
+  if (config.data_batch_size > 1) {
+    help.push_back(absl::StrCat(HalfTheBatchText(config), " (the same update): up to ",
+                                Bytes(rest / 2), " less"));
+  }
+  if (config.precision_recompute == "none" && state.blocks > 1) {
+    help.push_back(
+        absl::StrCat("[precision] recompute = \"blocks\": a part of the ", Bytes(rest),
+                     " of activations, all but the blocks' inputs and one block's own, for about a "
+                     "third more computing"));
+  }
+  if (config.precision_amp == "off") {
+    help.push_back(absl::StrCat("[precision] amp = \"bf16\": up to ", Bytes(rest / 2),
+                                " of activations less; weights, gradients and optimizer stay as "
+                                "they are"));
+  }
+  return help;
 }
 
 }  // namespace
@@ -61,36 +101,35 @@ int64_t PeakMemoryInUse(const at::Device& device) {
   return stats.allocated_bytes[0].peak;  // 0: all pools together
 }
 
-std::string OutOfMemoryText(const std::string& reason, const StateBytes& state, int64_t in_use,
-                            const TrainConfig& config) {
-  const int64_t rest = std::max<int64_t>(0, in_use - state.total());
-  std::string text =
-      absl::StrCat("out of memory: ", WhatWasAsked(reason), "\n  at most ", Bytes(in_use),
-                   " were in use by this rank: weights ", Bytes(state.weights), ", gradients ",
-                   Bytes(state.gradients), ", optimizer ", Bytes(state.optimizer),
-                   ", activations and the rest ", Bytes(rest), "\n  what would help:");
-  const auto help = [&](const std::string& what) { absl::StrAppend(&text, "\n  - ", what); };
-  if (config.data_batch_size > 1) {
-    const int64_t half = config.data_batch_size / 2;
-    help(absl::StrCat("data.batch_size = ", half,
-                      " with train.accumulation_steps = ", config.train_accumulation_steps * 2,
-                      " (the same update): about ", Bytes(rest / 2), " less"));
+std::string OutOfMemoryText(const OutOfMemory& what, const TrainConfig& config) {
+  const StateBytes& state = what.state;
+  const int64_t rest = std::max<int64_t>(0, what.in_use - state.Kept(what.on_cpu));
+  std::string text = absl::StrCat("out of memory: ", WhatWasAsked(what.reason), "\n  at most ",
+                                  Bytes(what.in_use), " were in use by this rank");
+  if (state.weights > 0) absl::StrAppend(&text, ": ", PartsText(what, rest));
+  std::vector<std::string> help;
+  if (what.advice != nullptr) {
+    absl::StrAppend(&text, "\n  by a dry run on the CPU it needs ",
+                    Bytes(what.advice->plan.OnDevice()), ", of which ",
+                    Bytes(what.advice->plan.activations), " for activations");
+    for (const MemoryOption& option : what.advice->options) {
+      help.push_back(
+          absl::StrCat(option.change, ": ", Bytes(option.activations), " for activations"));
+    }
+  } else {
+    help = EstimatedHelp(state, rest, config);
   }
-  if (config.precision_recompute == "none") {
-    help(
-        absl::StrCat("precision.recompute = \"blocks\": a part of the ", Bytes(rest),
-                     " of activations, all but the blocks' inputs and one block's own, for about a "
-                     "third more computing"));
-  }
-  if (config.precision_amp == "off") {
-    help(absl::StrCat("precision.amp = \"bf16\": up to ", Bytes(rest / 2),
-                      " of activations less; weights, gradients and optimizer stay as they are"));
-  }
-  if (state.total() > in_use / 2) {
-    help(
+  const int64_t kept = what.advice != nullptr
+                           ? what.advice->plan.OnDevice() - what.advice->plan.activations
+                           : state.Kept(what.on_cpu);
+  const int64_t all = what.advice != nullptr ? what.advice->plan.OnDevice() : what.in_use;
+  if (help.empty() || kept > all / 2) {
+    help.emplace_back(
         "a smaller model, or an optimizer with less state (sgd): most of it is state, which no "
         "batch size changes");
   }
+  absl::StrAppend(&text, "\n  what would help:");
+  for (const std::string& line : help) absl::StrAppend(&text, "\n  - ", line);
   return text;
 }
 

@@ -80,13 +80,17 @@ absl::Status CheckWeights(const PlannedJob& job) {
 
 }  // namespace
 
-absl::StatusOr<PlannedJob> PlanJob(const TrainConfig& config, int world_size) {
+absl::StatusOr<PlannedJob> PlanJob(const TrainConfig& config, int world_size,
+                                   std::shared_ptr<const Dataset> train_data) {
   PlannedJob job;
   job.config = config;
-  absl::StatusOr<std::shared_ptr<const Dataset>> data =
-      OpenDataset(config, DataSplit::kTrain, /*cache_dir=*/"");
-  if (!data.ok()) return data.status();
-  job.train_data = *std::move(data);
+  job.train_data = std::move(train_data);
+  if (job.train_data == nullptr) {
+    absl::StatusOr<std::shared_ptr<const Dataset>> data =
+        OpenDataset(config, DataSplit::kTrain, /*cache_dir=*/"");
+    if (!data.ok()) return data.status();
+    job.train_data = *std::move(data);
+  }
   const int64_t samples = job.train_data->size();
   if (absl::Status status = CheckLength(config, samples, world_size); !status.ok()) return status;
   const int64_t per_epoch = StepsPerEpoch(config, samples, world_size);

@@ -24,8 +24,10 @@ struct PlannedJob {
   std::unique_ptr<ParameterUpdate> update;
 };
 
-// INVALID_ARGUMENT and the like say what is wrong, in one line.
-absl::StatusOr<PlannedJob> PlanJob(const TrainConfig& config, int world_size);
+// INVALID_ARGUMENT and the like say what is wrong, in one line. `train_data`: null where they are
+// still to be opened.
+absl::StatusOr<PlannedJob> PlanJob(const TrainConfig& config, int world_size,
+                                   std::shared_ptr<const Dataset> train_data = nullptr);
 
 // Whether the model takes the data's samples and its loss their targets: computes both for two
 // samples of each split.

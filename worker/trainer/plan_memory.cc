@@ -9,9 +9,9 @@
 
 #include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_format.h"
 #include "worker/data/loader.h"
 #include "worker/trainer/forward.h"
+#include "worker/trainer/out_of_memory.h"
 #include "worker/trainer/plan_job.h"
 
 namespace ddprun {
@@ -84,12 +84,6 @@ thread_local bool CountingAllocator::counting_ = false;
 thread_local int64_t CountingAllocator::live_ = 0;
 thread_local int64_t CountingAllocator::peak_ = 0;
 
-int64_t BytesOf(const std::vector<NamedTensor>& tensors) {
-  int64_t bytes = 0;
-  for (const NamedTensor& item : tensors) bytes += static_cast<int64_t>(item.tensor.nbytes());
-  return bytes;
-}
-
 // Samples of the data's shape; the numbers do not matter for memory, but must be valid.
 at::Tensor MadeUpInputs(const SampleSpec& samples, int64_t count) {
   std::vector<int64_t> shape = samples.input_shape;
@@ -104,7 +98,9 @@ at::Tensor MadeUpTargets(const SampleSpec& samples, int64_t count) {
   return at::randint(std::max<int64_t>(1, samples.classes), shape, at::kLong);
 }
 
-std::vector<TrainConfig> Alternatives(const TrainConfig& config, std::vector<std::string>* names) {
+// `blocks` of the model: of a single one, all would be computed again at once.
+std::vector<TrainConfig> Alternatives(const TrainConfig& config, int blocks,
+                                      std::vector<std::string>* names) {
   std::vector<TrainConfig> all;
   const auto add = [&](const std::string& name, const TrainConfig& changed) {
     names->push_back(name);
@@ -116,33 +112,29 @@ std::vector<TrainConfig> Alternatives(const TrainConfig& config, std::vector<std
   amp.precision_amp = "bf16";
   TrainConfig both = amp;
   both.precision_recompute = "blocks";
-  const bool can_recompute = config.precision_recompute == "none";
+  const bool can_recompute = config.precision_recompute == "none" && blocks > 1;
   const bool can_amp = config.precision_amp == "off";
   if (can_recompute) add("[precision] recompute = \"blocks\"", recompute);
   if (can_amp) add("[precision] amp = \"bf16\"", amp);
-  if (can_recompute && can_amp) add("both of them", both);
+  if (can_recompute && can_amp) add("[precision] recompute = \"blocks\" and amp = \"bf16\"", both);
   return all;
-}
-
-std::string Gigabytes(int64_t bytes) {
-  const auto size = static_cast<double>(bytes);
-  return size >= 1e9 ? absl::StrFormat("%.1f GB", size / 1e9)
-                     : absl::StrFormat("%.0f MB", size / 1e6);
 }
 
 // Half the batch, twice the accumulation: the same update.
 MemoryOption HalfTheBatch(const TrainConfig& config, const MemoryAdvice& advice) {
-  const int64_t half = config.data_batch_size / 2;
   MemoryOption option;
-  option.change =
-      absl::StrCat("[data] batch_size = ", half,
-                   " with [train] accumulation_steps = ", 2 * config.train_accumulation_steps);
-  option.activations = advice.cost.Of(half);
+  option.change = HalfTheBatchText(config);
+  option.activations = advice.cost.Of(config.data_batch_size / 2);
   option.on_device = advice.plan.OnDevice() - advice.plan.activations + option.activations;
   return option;
 }
 
 }  // namespace
+
+std::string HalfTheBatchText(const TrainConfig& config) {
+  return absl::StrCat("[data] batch_size = ", config.data_batch_size / 2,
+                      " with [train] accumulation_steps = ", 2 * config.train_accumulation_steps);
+}
 
 int64_t MeasurePeak(Model* model, const TrainConfig& config, const SampleSpec& samples,
                     int64_t count) {
@@ -209,16 +201,16 @@ absl::StatusOr<MemoryAdvice> PlanMemory(Model* model, const ParameterUpdate& upd
   if (!cost.ok()) return cost.status();
   advice.cost = *cost;
   MemoryPlan& plan = advice.plan;
-  plan.weights = plan.gradients = BytesOf(model->Parameters());
-  plan.buffers = BytesOf(model->Buffers());
-  plan.optimizer = BytesOf(update.State());
-  plan.average = BytesOf(update.AveragedWeights());
+  plan.weights = plan.gradients = TensorBytes(model->Parameters());
+  plan.buffers = TensorBytes(model->Buffers());
+  plan.optimizer = TensorBytes(update.State());
+  plan.average = TensorBytes(update.AveragedWeights());
   plan.activations = cost->Of(config.data_batch_size);
   plan.loader = Loader::RingBytes(samples, {.batch_size = config.data_batch_size,
                                             .threads = static_cast<int>(config.data_workers)});
   plan.checkpoint_copy = plan.weights + plan.buffers + plan.optimizer + plan.average;
   std::vector<std::string> names;
-  const std::vector<TrainConfig> alternatives = Alternatives(config, &names);
+  const std::vector<TrainConfig> alternatives = Alternatives(config, model->size(), &names);
   for (size_t i = 0; i < alternatives.size(); ++i) {
     const std::chrono::duration<double> taken = std::chrono::steady_clock::now() - begin;
     if (taken.count() > seconds_max) break;
@@ -235,16 +227,6 @@ absl::StatusOr<MemoryAdvice> PlanMemory(Model* model, const ParameterUpdate& upd
       advice.options.begin(), advice.options.end(),
       [](const MemoryOption& a, const MemoryOption& b) { return a.activations < b.activations; });
   return advice;
-}
-
-std::string AdviceText(const MemoryAdvice& advice) {
-  std::string text =
-      absl::StrCat("by a dry run on the CPU a rank needs ", Gigabytes(advice.plan.OnDevice()),
-                   ", of which ", Gigabytes(advice.plan.activations), " for activations");
-  for (const MemoryOption& option : advice.options) {
-    absl::StrAppend(&text, "; ", option.change, " would make that ", Gigabytes(option.activations));
-  }
-  return text;
 }
 
 }  // namespace ddprun

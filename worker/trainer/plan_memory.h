@@ -26,6 +26,9 @@ struct ActivationCost {
   int64_t Of(int64_t samples) const { return fixed + samples * per_sample; }
 };
 
+// "[data] batch_size = 32 with [train] accumulation_steps = 2": the same update.
+std::string HalfTheBatchText(const TrainConfig& config);
+
 // Bytes that forward and backward of `count` samples take at their peak. The gradients are there
 // before, as the reducer's buffers are, or are counted.
 int64_t MeasurePeak(Model* model, const TrainConfig& config, const SampleSpec& samples,
@@ -69,8 +72,5 @@ struct MemoryAdvice {
 absl::StatusOr<MemoryAdvice> PlanMemory(Model* model, const ParameterUpdate& update,
                                         const TrainConfig& config, const SampleSpec& samples,
                                         double seconds_max);
-
-// One line for an error: "recompute = \"blocks\" … would bring 5.1 GB of activations to 1.2 GB; …".
-std::string AdviceText(const MemoryAdvice& advice);
 
 }  // namespace ddprun

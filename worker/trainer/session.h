@@ -13,6 +13,7 @@
 #include "common/config/train_config.h"
 #include "worker/client/ddprun.h"
 #include "worker/comm/communicator.h"
+#include "worker/data/dataset.h"
 #include "worker/trainer/out_of_memory.h"
 
 namespace ddprun {
@@ -25,7 +26,9 @@ struct Session {
   at::Device device = at::kCPU;
   Exchange exchange;
   std::unique_ptr<Communicator> communicator;  // null with one rank
-  StateBytes state_bytes;  // what every step keeps, once it is known; for messages
+  // For messages, once they are known.
+  StateBytes state_bytes;                     // what every step keeps
+  std::shared_ptr<const Dataset> train_data;  // for a dry run
 };
 
 // The configuration from DDPRUN_TRAIN_CONFIG (JSON, from the launcher), else from the file `path`

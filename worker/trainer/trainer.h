@@ -65,6 +65,7 @@ class Trainer {
   absl::Status Restore(const std::string& dir);
   absl::Status Connect();
   absl::Status AgreeOnSamples();
+  void CountStateBytes();
   absl::Status SynchroniseBatchNorm();
   RunLength PlannedLength() const;
   CheckpointTensors StateTensors() const;

@@ -60,6 +60,7 @@ absl::Status Trainer::OpenData() {
     return (*data)->Check(kDataCheckSeconds);
   };
   if (absl::Status status = open(DataSplit::kTrain, &train_data_); !status.ok()) return status;
+  session_.train_data = train_data_;
   if (config_.train_evaluate) {
     if (absl::Status status = open(DataSplit::kTest, &test_data_); !status.ok()) return status;
   }
@@ -207,6 +208,24 @@ absl::Status Trainer::AgreeOnSamples() {
   return absl::OkStatus();
 }
 
+void Trainer::CountStateBytes() {
+  const CheckpointTensors tensors = StateTensors();
+  StateBytes& bytes = session_.state_bytes;
+  bytes = {.weights = TensorBytes(tensors.model),
+           .optimizer = TensorBytes(tensors.optimizer),
+           .average = TensorBytes(update_->AveragedWeights()),
+           .loader = Loader::RingBytes(train_data_->spec(),
+                                       {.batch_size = config_.data_batch_size,
+                                        .threads = static_cast<int>(config_.data_workers)}),
+           .blocks = model_->size()};
+  if (session_.rank == 0) {
+    bytes.checkpoint_copy = bytes.weights + bytes.optimizer + TensorBytes(tensors.average);
+  }
+  for (const at::Tensor& flat : reducer_->flat_gradients()) {
+    bytes.gradients += static_cast<int64_t>(flat.nbytes());
+  }
+}
+
 absl::Status Trainer::Connect() {
   const NamedTensors parameters = Pairs(parameters_);
   const NamedTensors buffers = Pairs(model_->Buffers());
@@ -252,12 +271,7 @@ absl::Status Trainer::Connect() {
       GradientReducer::Create(parameters, session_.communicator.get(), options);
   if (!reducer.ok()) return reducer.status();
   reducer_ = *std::move(reducer);
-  session_.state_bytes = {.weights = TensorBytes(StateTensors().model),
-                          .gradients = 0,
-                          .optimizer = TensorBytes(update_->State())};
-  for (const at::Tensor& flat : reducer_->flat_gradients()) {
-    session_.state_bytes.gradients += static_cast<int64_t>(flat.nbytes());
-  }
+  CountStateBytes();
   non_finite_ = std::make_unique<NonFiniteWatch>(&*model_, forward_.get(), session_.device,
                                                  config_.checks_non_finite == "stop",
                                                  config_.precision_amp == "fp16");
