@@ -178,7 +178,7 @@ TEST_F(UpdateRunTest, WhatNoLossScaleMendsIsTracedToBlockAndSamples) {
   config_.model_file = SaveBreakingModule(folder_.path() + "/breaking.pt");
   const std::string place =
       "the loss is not finite on rank 0: the first output that is not finite "
-      "is that of block 0 (log) for samples ";
+      "is that of block 0 (log) for these training data: sample ";
   const TrainOutcome plain = Train({.config = config_, .run_dir = Dir("plain")});
   EXPECT_EQ(plain.status.code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_THAT(std::string(plain.status.message()), HasSubstr("step 3: " + place));
