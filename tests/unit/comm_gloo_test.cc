@@ -20,7 +20,8 @@ constexpr DataType kTypes[] = {DataType::kFloat32,  DataType::kFloat64, DataType
 constexpr size_t kCounts[] = {0, 1, 7, 1'000'000};
 
 // Runs body as `size` ranks in threads of this process; a returned text is a failure.
-void RunRanks(int size, const std::function<void(Communicator&)>& body, bool shared_memory = true) {
+void RunRanks(int size, const std::function<void(Communicator&)>& body, bool shared_memory = true,
+              int without = -1) {
   SharedExchange exchange;
   std::vector<std::thread> threads;
   for (int rank = 0; rank < size; ++rank) {
@@ -29,7 +30,7 @@ void RunRanks(int size, const std::function<void(Communicator&)>& body, bool sha
       options.rank = rank;
       options.size = size;
       options.timeout_seconds = 30;
-      options.shared_memory = shared_memory;
+      options.shared_memory = shared_memory && rank != without;
       auto communicator = CreateGlooCommunicator(options, exchange.Get());
       ASSERT_TRUE(communicator.ok()) << communicator.status();
       body(**communicator);
@@ -113,6 +114,52 @@ TEST_P(GlooAllReduce, AllReduceGivesTheSameExactResultOnEveryRank) {
         }
       },
       shared);
+}
+
+TEST_P(GlooAllReduce, SaysWhatItGoesThrough) {
+  const auto [size, shared] = GetParam();
+  const std::string path = size == 1 ? "" : shared ? "shared memory" : "TCP";
+  RunRanks(
+      size, [&](Communicator& c) { EXPECT_EQ(c.AllReducePath(), path); }, shared);
+}
+
+TEST(GlooSharedMemory, IsLeftByAllWhereOneRankCannotShareIt) {
+  RunRanks(
+      4,
+      [](Communicator& communicator) {
+        EXPECT_STREQ(communicator.AllReducePath(), "TCP");
+        auto data = Filled(DataType::kFloat32, 1001,
+                           [&](size_t i) { return Value(communicator.rank(), i); });
+        ASSERT_TRUE(communicator.AllReduce(data.data(), 1001, DataType::kFloat32, ReduceOp::kSum)
+                        ->Wait()
+                        .ok());
+        EXPECT_EQ(data, Filled(DataType::kFloat32, 1001,
+                               [](size_t i) { return Combine(ReduceOp::kSum, 4, i); }));
+      },
+      true, /*without=*/2);
+}
+
+// With numbers whose sum depends on it, at any place of a chunk and in any chunk.
+TEST(GlooSharedMemory, AddsUpInTheOrderOfTheRanks) {
+  constexpr size_t kCount = 700'001;
+  const auto value = [](int rank, size_t i) {
+    return static_cast<float>(static_cast<double>(i % 977 + 1) / (rank + 3.0)) *
+           (rank % 2 == 0 ? 1.0F : -0.37F);
+  };
+  for (int size : {3, 4, 5}) {
+    RunRanks(size, [&](Communicator& communicator) {
+      std::vector<float> data(kCount), expected(kCount);
+      for (size_t i = 0; i < kCount; ++i) {
+        data[i] = value(communicator.rank(), i);
+        expected[i] = value(0, i);
+        for (int rank = 1; rank < size; ++rank) expected[i] += value(rank, i);
+      }
+      ASSERT_TRUE(communicator.AllReduce(data.data(), kCount, DataType::kFloat32, ReduceOp::kSum)
+                      ->Wait()
+                      .ok());
+      EXPECT_TRUE(data == expected) << size << " ranks";
+    });
+  }
 }
 
 TEST_P(GlooAllReduce, AverageIsTheSumDividedByTheNumberOfRanks) {

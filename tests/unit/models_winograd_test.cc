@@ -7,6 +7,7 @@
 
 #include "worker/model/layers/winograd.h"
 #include "worker/model/model.h"
+#include "worker/trainer/operation_trace.h"
 
 namespace ddprun {
 namespace {
@@ -122,6 +123,16 @@ TEST(WinogradGradients, ASecondDerivativeIsRefused) {
   EXPECT_THROW(
       torch::autograd::grad({sum}, {weight}, {}, /*retain_graph=*/true, /*create_graph=*/true),
       c10::Error);
+}
+
+// What looks for numbers that are not finite tells the operation with its weight, and no step of
+// it.
+TEST(WinogradTrace, IsOneConvolutionWithItsWeight) {
+  const std::vector<NamedTensor> parameters = {
+      {"layer1.0.conv1.weight", at::full({16, 16, 3, 3}, 1e38)}};
+  const OperationTrace trace(parameters);
+  WinogradConvolution(at::ones({1, 16, 4, 4}), parameters[0].tensor);
+  EXPECT_EQ(trace.FirstNonFinite(), "conv2d with layer1.0.conv1.weight");
 }
 
 // The key decides, and a whole network is as near to the direct form as roundings are.

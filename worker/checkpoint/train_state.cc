@@ -42,6 +42,7 @@ std::string TrainStateToJson(const TrainState& state) {
   root["best_value"] = state.best_value;
   root["last_loss"] = state.last_loss;  // null when it is not finite
   root["seed"] = state.config.train_seed;
+  root["all_reduce"] = state.all_reduce;
   root["bucket_layout"] = state.bucket_layout;
   root["config"] = Json::parse(ToJson(state.config), nullptr, false);
   return root.dump(2) + "\n";
@@ -74,6 +75,8 @@ absl::StatusOr<TrainState> TrainStateFromJson(const std::string& json) {
   if (best != root.end() && best->is_number()) state.best_value = best->get<double>();
   const auto loss = root.find("last_loss");
   state.last_loss = loss != root.end() && loss->is_number() ? loss->get<double>() : 0.0;
+  const auto path = root.find("all_reduce");
+  if (path != root.end() && path->is_string()) state.all_reduce = path->get<std::string>();
   const auto layout = root.find("bucket_layout");
   if (layout == root.end() || !layout->is_string())
     return Bad("bucket_layout is missing or no string");

@@ -26,6 +26,8 @@ struct TrainState {
   int64_t best_step = 0;       // 0: none yet
   double best_value = 0;
   int64_t evaluations_without_improvement = 0;
+  std::string all_reduce;     // what gradients went through (Communicator::AllReducePath); empty
+                              // for one rank, or when not noted
   std::string bucket_layout;  // as the reducer writes it; empty when no communicator was used
   TrainConfig config;         // the configuration it was trained with
 };

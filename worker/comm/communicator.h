@@ -57,8 +57,7 @@ struct CommunicatorOptions {
   int size = 1;
   double timeout_seconds = 300;  // for connecting and for each operation
   std::string host = "";         // Gloo: address to bind (empty: 127.0.0.1); NCCL: unused
-  // Gloo: all-reduce through shared memory where all ranks are on one machine. The same on every
-  // rank.
+  // Gloo: all-reduce through shared memory where all ranks are on one machine, and all want it.
   bool shared_memory = true;
   int device = -1;  // NCCL: CUDA device index
   // NCCL: the cudaStream_t that the calling thread computes on; empty: LibTorch's current stream of
@@ -74,6 +73,9 @@ class Communicator {
   virtual int rank() const = 0;
   virtual int size() const = 0;
   virtual const std::string& name() const = 0;
+  // What all-reduces go through: "shared memory", "TCP", "NCCL"; empty for a single rank. Each adds
+  // up in an order of its own, so the last bits of a sum belong to it.
+  virtual const char* AllReducePath() const { return ""; }
 
   // In place on `data`, `count` elements. kAvg divides by size() (after the sum, in the same type).
   virtual WorkPtr AllReduce(void* data, size_t count, DataType type, ReduceOp op) = 0;

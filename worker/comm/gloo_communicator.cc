@@ -32,13 +32,12 @@ absl::Status GlooCommunicator::Connect(const Exchange& exchange) {
   mesh_ = std::make_unique<MessageMesh>(options_.rank, *std::move(sockets),
                                         [this] { return CurrentFailure(); });
   context_ = MakeGlooContext(options_.rank, options_.size, mesh_.get());
-  if (options_.shared_memory) {
-    mesh_->set_deadline(deadline);
-    try {
-      shared_ = SharedReduce::Create(options_.rank, options_.size, mesh_.get());
-    } catch (const MeshError& error) {
-      return absl::Status(error.code(), absl::StrCat(Prefix(), "connect: ", error.what()));
-    }
+  mesh_->set_deadline(deadline);
+  try {
+    shared_ =
+        SharedReduce::Create(options_.rank, options_.size, options_.shared_memory, mesh_.get());
+  } catch (const MeshError& error) {
+    return absl::Status(error.code(), absl::StrCat(Prefix(), "connect: ", error.what()));
   }
   thread_ = std::thread([this] { RunThread(); });
   return absl::OkStatus();

@@ -33,6 +33,7 @@ class GlooCommunicator : public Communicator {
   int rank() const override { return options_.rank; }
   int size() const override { return options_.size; }
   const std::string& name() const override { return options_.name; }
+  const char* AllReducePath() const override { return shared_ ? "shared memory" : "TCP"; }
   WorkPtr AllReduce(void* data, size_t count, DataType type, ReduceOp op) override;
   WorkPtr Broadcast(void* data, size_t count, DataType type, int root) override;
   WorkPtr AllGather(const void* input, void* output, size_t count, DataType type) override;

@@ -39,10 +39,11 @@ struct SharedReduce::Offer {
   int64_t fd = -1;
 };
 
-std::unique_ptr<SharedReduce> SharedReduce::Create(int rank, int size, MessageMesh* mesh) {
+std::unique_ptr<SharedReduce> SharedReduce::Create(int rank, int size, bool wanted,
+                                                   MessageMesh* mesh) {
   std::unique_ptr<SharedReduce> reduce(new SharedReduce(rank, size, mesh));
   Offer own;
-  bool good = reduce->MakeOwn(&own);
+  bool good = wanted && reduce->MakeOwn(&own);
   const std::vector<Offer> offers = reduce->ExchangeOffers(own);
   for (size_t peer = 0; good && peer < offers.size(); ++peer) {
     good = peer == static_cast<size_t>(rank) || reduce->MapPeer(offers[peer], peer);

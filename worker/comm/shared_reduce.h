@@ -27,9 +27,10 @@ namespace ddprun {
 
 class SharedReduce {
  public:
-  // Collective. null on every rank if any of them cannot map the memory of any other: they run on
-  // several machines, as different users, or in containers that do not see each other.
-  static std::unique_ptr<SharedReduce> Create(int rank, int size, MessageMesh* mesh);
+  // Collective. null on every rank if any of them does not want it, or cannot map the memory of any
+  // other: they run on several machines, as different users, or in containers that do not see each
+  // other.
+  static std::unique_ptr<SharedReduce> Create(int rank, int size, bool wanted, MessageMesh* mesh);
   ~SharedReduce();
   SharedReduce(const SharedReduce&) = delete;
   SharedReduce& operator=(const SharedReduce&) = delete;

@@ -63,6 +63,7 @@ class Trainer {
   absl::Status OpenData();
   absl::Status BuildModel();
   absl::Status Restore(const std::string& dir);
+  void NoteAllReducePath();
   absl::Status Connect();
   absl::Status AgreeOnSamples();
   void CountStateBytes();

@@ -226,6 +226,25 @@ void Trainer::CountStateBytes() {
   }
 }
 
+// Sums in another order than before are other sums; and the slower way is not taken silently.
+void Trainer::NoteAllReducePath() {
+  const std::string former = state_.all_reduce;
+  state_.all_reduce = session_.communicator ? session_.communicator->AllReducePath() : "";
+  if (session_.rank != 0 || !session_.communicator) return;
+  const bool local = ddprun_local_world_size(session_.client) == session_.world_size;
+  printf("gradients are added up through %s%s\n", state_.all_reduce.c_str(),
+         local && state_.all_reduce == "TCP"
+             ? ", which is slower than shared memory: not every rank can open the memory of every "
+               "other one (other users, or containers)"
+             : "");
+  if (!former.empty() && former != state_.all_reduce) {
+    printf(
+        "resuming step %lld, up to which they were added up through %s: sums are in another order "
+        "now, so the result will not be bit-identical\n",
+        static_cast<long long>(state_.step), former.c_str());
+  }
+}
+
 absl::Status Trainer::Connect() {
   const NamedTensors parameters = Pairs(parameters_);
   const NamedTensors buffers = Pairs(model_->Buffers());
@@ -233,6 +252,9 @@ absl::Status Trainer::Connect() {
     absl::StatusOr<std::unique_ptr<Communicator>> communicator = ConnectRanks(session_, "world");
     if (!communicator.ok()) return communicator.status();
     session_.communicator = *std::move(communicator);
+  }
+  NoteAllReducePath();
+  if (session_.communicator) {
     if (absl::Status status = AgreeOnSamples(); !status.ok()) return status;
     if (absl::Status status =
             AgreeOnModel(DescribeModel(DescribeTensors(parameters, buffers)), "model",
