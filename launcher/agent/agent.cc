@@ -20,6 +20,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "common/boot_id.h"
+#include "common/worker_versions.h"
 #include "launcher/agent/lease_clock.h"
 #include "launcher/agent/node_generation.h"
 #include "launcher/agent/stream.h"

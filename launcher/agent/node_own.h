@@ -1,5 +1,5 @@
 // What a node itself brings into a job, beside its slots: where it is reached, the environment of
-// its workers, its GPUs, and the versions of what the trainer is made of.
+// its workers, and its GPUs.
 #pragma once
 
 #include <map>
@@ -25,9 +25,5 @@ void UseOwn(const NodeOwn& own, v1::StartWorkers* order);
 
 // The card that has this numeric address; "" where none has.
 std::string InterfaceOf(const std::string& address);
-
-// libtorch, cuda, nccl: what the build wrote down beside ddp-worker (ddp-worker.versions, lines
-// KEY=VALUE). Empty where there is no such file: then nothing is compared.
-std::map<std::string, std::string> ReadWorkerVersions(const std::string& worker_path);
 
 }  // namespace ddprun::agent

@@ -4,6 +4,9 @@
 
 #include <nlohmann/json.hpp>
 
+#include "common/files.h"
+#include "common/worker_versions.h"
+
 namespace ddprun::cli {
 
 std::string JobFacts(const RunPlan& plan, const Surroundings& here) {
@@ -17,6 +20,10 @@ std::string JobFacts(const RunPlan& plan, const Surroundings& here) {
   facts["gpus_usable"] = here.gpus.usable;
   if (!here.gpus.driver.empty()) facts["nvidia_driver"] = here.gpus.driver;
   if (plan.world_size != 0) facts["world_size"] = plan.world_size;
+  if (!plan.spec.train_config_json().empty()) {
+    // Of this node's trainer; nodes with other ones do not get into the job.
+    facts["versions"] = ReadWorkerVersions(JoinPath(here.binary_folder, "ddp-worker"));
+  }
   facts["environment_added"] = plan.variables;
   return facts.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
 }

@@ -1,5 +1,6 @@
-// What job.json records beside the spec: who ran what, where, with which versions. No secrets: of
-// the environment only what ddprun added.
+// What job.json records beside the spec: who ran what, where, with which versions; of a train.cfg
+// also those of the trainer (LibTorch, CUDA, NCCL). No secrets: of the environment only what ddprun
+// added.
 #pragma once
 
 #include <string>

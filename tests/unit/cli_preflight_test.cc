@@ -213,6 +213,18 @@ TEST_F(PreflightTest, ATrainerThatIsNotBuiltIsNamedWithItsFix) {
               AllOf(HasSubstr("ddp-worker"), HasSubstr("scripts/build.sh")));
 }
 
+// MB2: what a result depends on stands in job.json.
+TEST_F(PreflightTest, JobJsonHoldsTheVersionsOfTheTrainer) {
+  const auto versions = [](const RunPlan& plan) {
+    return nlohmann::json::parse(plan.job_facts_json).value("versions", nlohmann::json("none"));
+  };
+  EXPECT_EQ(versions(*Plan({"train.cfg"})), nlohmann::json::object()) << "none are known";
+  folder_.Write("bin/ddp-worker.versions", "libtorch=2.11.0\ncuda=13.0\nnccl=2.28.9\n");
+  const nlohmann::json expected = {{"libtorch", "2.11.0"}, {"cuda", "13.0"}, {"nccl", "2.28.9"}};
+  EXPECT_EQ(versions(*Plan({"train.cfg"})), expected);
+  EXPECT_EQ(versions(*Plan({"--", "true"})), "none") << "a program brings its own";
+}
+
 TEST_F(PreflightTest, ARunFolderThatHoldsAJobNeedsResume) {
   Leave({"--", "true"});
   EXPECT_THAT(ErrorOf({"--run-dir", "runs/x", "--", "true"}),
