@@ -289,6 +289,7 @@ absl::StatusOr<RunPlan> PlanRun(const Options& options, const Surroundings& here
       if (!status.ok()) return status;
     } else {
       p.plan.ranks_to_check = world;
+      p.plan.has_checkpoint = p.plan.spec.resume() && p.folder.committed_step > 0;
     }
   }
   p.plan.job_facts_json = JobFacts(p.plan, here);

@@ -50,6 +50,8 @@ struct RunPlan {
   placement::NodePlan places;          // of the workers on this machine, where it runs any
   // Data and model are to be looked at by ddp-worker --check for so many ranks; 0: they have been.
   uint32_t ranks_to_check = 0;
+  bool has_checkpoint =
+      false;  // of an earlier part of the job; its weights are those to go on with
   // The run was resumed, and has nothing left to do: the line that says so; else "".
   std::string already_done;
 };

@@ -169,7 +169,8 @@ int CheckByWorker(const RunPlan& plan, const Surroundings& here,
                   const std::vector<int>& stop_signals) {
   if (plan.ranks_to_check == 0) return 0;
   WorkerQuestion question;
-  question.arguments = {"--check", absl::StrCat(plan.ranks_to_check)};
+  question.arguments = {plan.has_checkpoint ? "--check-resumed" : "--check",
+                        absl::StrCat(plan.ranks_to_check)};
   question.what = "checking data and model before anything is started";
   question.config_json = plan.spec.train_config_json();
   question.stop_signals = stop_signals;

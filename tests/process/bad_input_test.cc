@@ -97,6 +97,40 @@ with torch.no_grad():
   EXPECT_EQ(finished.exit_code, 0) << finished.output;
 }
 
+// The checkpoint brings the weights: the file that the run began with may be gone, or spoilt.
+TEST_F(BadInput, AResumedRunNeedsNoFileOfInitialWeights) {
+  const std::string weights = dir_ + "/start.safetensors";
+  {
+    Launch launch(Mode::kTogether, 1, Job(WithImages({"train.steps=1"})));
+    ASSERT_EQ(launch.Wait(60).exit_code, 0);
+    fs::copy_file(launch.run_dir() + "/checkpoints/step-1/model.safetensors", weights);
+  }
+  const auto settings = [&](const std::string& steps) {
+    return Job(WithImages({"train.steps=" + steps, "model.weights=" + weights}));
+  };
+  Launch launch(Mode::kTogether, 2, settings("2"));
+  ASSERT_EQ(launch.Wait(60).exit_code, 0);
+  for (const char* content : {"", "no weights"}) {
+    fs::remove(weights);
+    if (*content != '\0') std::ofstream(weights) << content;
+    const std::string steps = *content == '\0' ? "3" : "4";
+    std::vector<std::string> resume = settings(steps);
+    resume.insert(resume.begin(), "--resume");
+    Launch again(Mode::kTogether, 2, resume, launch.run_dir());
+    const Finished finished = again.Wait(60);
+    EXPECT_EQ(finished.exit_code, 0) << finished.output;
+    EXPECT_EQ(again.Result()["final_step"], std::stoi(steps));
+  }
+  // Without a checkpoint the run begins anew, and does need it.
+  fs::remove_all(launch.run_dir() + "/checkpoints");
+  std::vector<std::string> resume = settings("5");
+  resume.insert(resume.begin(), "--resume");
+  Launch anew(Mode::kTogether, 2, resume, launch.run_dir());
+  const Finished finished = anew.Wait(60);
+  EXPECT_EQ(finished.exit_code, 2) << finished.output;
+  EXPECT_NE(finished.output.find("start.safetensors"), std::string::npos) << finished.output;
+}
+
 TEST_F(BadInput, AModuleThatRaisesEndsTheJobAtOnce) {
   const char* python = std::getenv("DDPRUN_PYTHON");
   if (python == nullptr || *python == '\0') GTEST_SKIP() << "no DDPRUN_PYTHON";

@@ -32,7 +32,8 @@ int64_t HostMemoryAvailable() {
 std::optional<MemoryAdvice> Measure(const TrainConfig& config, std::shared_ptr<const Dataset> data,
                                     int world_size) {
   try {
-    absl::StatusOr<PlannedJob> job = PlanJob(config, world_size, std::move(data));
+    // What the weights are does not matter here, and their file may be gone after a resume.
+    absl::StatusOr<PlannedJob> job = PlanJob(config, world_size, /*resumed=*/true, std::move(data));
     if (!job.ok()) return std::nullopt;
     absl::StatusOr<MemoryAdvice> advice =
         PlanMemory(&*job->model, *job->update, config, job->train_data->spec(), kOptionsSeconds);

@@ -106,8 +106,8 @@ int Main(int argc, char** argv) {
   if (argc >= 2 && std::string_view(argv[1]) == "--export-torchscript") {
     return RunExport({argv + 2, argv + argc});
   }
-  if (argc == 3 &&
-      (std::string_view(argv[1]) == "--check" || std::string_view(argv[1]) == "--plan")) {
+  const std::string_view mode = argc == 3 ? argv[1] : "";
+  if (mode == "--check" || mode == "--check-resumed" || mode == "--plan") {
     SetThreads();
     return RunPlanMode(argv[1], argv[2]);
   }

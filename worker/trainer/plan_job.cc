@@ -64,7 +64,7 @@ absl::Status TrySplit(PlannedJob* job, const std::shared_ptr<const Dataset>& dat
 }
 
 absl::Status CheckWeights(const PlannedJob& job) {
-  if (job.config.checks_non_finite == "ignore") return absl::OkStatus();
+  if (job.resumed || job.config.checks_non_finite == "ignore") return absl::OkStatus();
   std::vector<NamedTensor> tensors = job.model->Parameters();
   for (NamedTensor& buffer : job.model->Buffers()) tensors.push_back(std::move(buffer));
   const std::string name = FirstNonFinite(tensors);
@@ -80,10 +80,11 @@ absl::Status CheckWeights(const PlannedJob& job) {
 
 }  // namespace
 
-absl::StatusOr<PlannedJob> PlanJob(const TrainConfig& config, int world_size,
+absl::StatusOr<PlannedJob> PlanJob(const TrainConfig& config, int world_size, bool resumed,
                                    std::shared_ptr<const Dataset> train_data) {
   PlannedJob job;
   job.config = config;
+  job.resumed = resumed;
   job.train_data = std::move(train_data);
   if (job.train_data == nullptr) {
     absl::StatusOr<std::shared_ptr<const Dataset>> data =
@@ -101,7 +102,7 @@ absl::StatusOr<PlannedJob> PlanJob(const TrainConfig& config, int world_size,
   absl::StatusOr<Model> model = CreateModel({config, job.train_data->spec()});
   if (!model.ok()) return model.status();
   job.model.emplace(*std::move(model));
-  if (!config.model_weights.empty()) {
+  if (!config.model_weights.empty() && !resumed) {
     absl::Status status = LoadInitialWeights(config.model_weights, *job.model);
     if (!status.ok()) return status;
   }

@@ -17,6 +17,7 @@ namespace ddprun {
 
 struct PlannedJob {
   TrainConfig config;
+  bool resumed = false;
   std::shared_ptr<const Dataset> train_data;
   std::optional<Model> model;
   RunLength length;
@@ -24,9 +25,10 @@ struct PlannedJob {
   std::unique_ptr<ParameterUpdate> update;
 };
 
-// INVALID_ARGUMENT and the like say what is wrong, in one line. `train_data`: null where they are
-// still to be opened.
-absl::StatusOr<PlannedJob> PlanJob(const TrainConfig& config, int world_size,
+// INVALID_ARGUMENT and the like say what is wrong, in one line. A resumed job has its weights from
+// its checkpoint: the file of the initial ones is not read, and may be gone. `train_data`: null
+// where they are still to be opened.
+absl::StatusOr<PlannedJob> PlanJob(const TrainConfig& config, int world_size, bool resumed = false,
                                    std::shared_ptr<const Dataset> train_data = nullptr);
 
 // Whether the model takes the data's samples and its loss their targets: computes both for two

@@ -82,7 +82,7 @@ absl::Status Answer(const std::string& mode, const std::string& world_size) {
   }
   absl::StatusOr<TrainConfig> config = ReadWorkerConfig(nullptr);
   if (!config.ok()) return config.status();
-  if (mode == "--check") return CheckJob(*config, ranks);
+  if (mode != "--plan") return CheckJob(*config, ranks, mode == "--check-resumed");
   absl::StatusOr<std::string> plan = PlanJson(*config, ranks);
   if (!plan.ok()) return plan.status();
   std::puts(plan->c_str());
@@ -106,8 +106,8 @@ absl::Status AnswerCatchingAll(const std::string& mode, const std::string& world
 
 }  // namespace
 
-absl::Status CheckJob(const TrainConfig& config, int world_size) {
-  absl::StatusOr<PlannedJob> job = PlanJob(config, world_size);
+absl::Status CheckJob(const TrainConfig& config, int world_size, bool resumed) {
+  absl::StatusOr<PlannedJob> job = PlanJob(config, world_size, resumed);
   return job.ok() ? TryModel(&*job) : job.status();
 }
 
