@@ -183,7 +183,8 @@ absl::StatusOr<TrainConfig> ParseTrainConfig(absl::string_view text, const std::
   }
   if (absl::Status status = CheckRequired(file_name, config); !status.ok()) return status;
   if (absl::Status status = ResolveLength(file_name, &config, &keys); !status.ok()) return status;
-  if (absl::Status status = CheckCombinations(file_name, config, keys); !status.ok()) return status;
+  if (absl::Status status = CheckCombinations(file_name, &config, &keys); !status.ok())
+    return status;
   for (std::string* path : {&config.data_dir, &config.model_file, &config.model_weights}) {
     if (absl::Status status = MakeAbsolute(path); !status.ok()) return status;
   }

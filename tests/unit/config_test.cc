@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
+#include "common/config/combinations.h"
 #include "common/config/data_checks.h"
 #include "common/config/train_config.h"
 
@@ -172,6 +173,107 @@ TEST(TrainConfigTest, EachErrorNamesFileLineAndKeyAndTheWayOut) {
     const std::string message = ErrorOf(kGood + c.add, c.overrides);
     EXPECT_EQ(message.substr(0, c.expected.size()), c.expected);
   }
+}
+
+// A key that the model or the data would ignore, in the file and on the command line.
+TEST(TrainConfigTest, AKeyThatNothingReadsIsAnErrorThatSaysWhatWould) {
+  struct Case {
+    std::string model, data, key, value, reads;
+  };
+  const Case cases[] = {
+      {"simple_cnn", "idx", "model.stem", "\"cifar\"", R"("resnet18" or "resnet50")"},
+      {"gpt", "tokens", "model.stem", "\"cifar\"", R"("resnet18" or "resnet50")"},
+      {"gpt", "tokens", "model.classes", "10", R"("simple_cnn" or "resnet18" or)"},
+      {"bert", "tokens", "model.classes", "10", R"("simple_cnn" or "resnet18" or)"},
+      {"resnet18", "idx", "model.d_model", "64", R"("bert" or "gpt")"},
+      {"resnet18", "idx", "model.heads", "4", R"("bert" or "gpt")"},
+      {"resnet50", "idx", "model.layers", "4", R"("bert" or "gpt")"},
+      {"resnet50", "idx", "model.d_ff", "64", R"("bert" or "gpt")"},
+      {"torchscript", "idx", "model.dropout", "0.1", R"("bert" or "gpt")"},
+      {"simple_cnn", "idx", "model.vocab_size", "64", R"("bert" or "gpt" or "torchscript")"},
+      {"resnet18", "idx", "model.sequence_length", "64", R"("bert" or "gpt" or "torchscript")"},
+      {"gpt", "synthetic", "data.dir", "\"x\"", R"("idx" or "cifar10" or "image_folder" or)"},
+  };
+  for (const Case& c : cases) {
+    const bool of_model = c.key.starts_with("model.");
+    const std::string name = c.key.substr(c.key.find('.') + 1);
+    const std::string line = absl::StrCat(name, " = ", c.value, "\n");
+    std::string text = absl::StrCat("[model]\nname = \"", c.model, "\"\n");
+    if (of_model) text += line;
+    absl::StrAppend(&text, "[data]\nkind = \"", c.data, "\"\n");
+    if (!of_model) text += line;
+    if (c.data != "synthetic") text += "dir = \"x\"\n";
+    text += "[train]\nsteps = 2\n";
+    const std::string expected = absl::StrCat(
+        of_model ? "train.cfg:3: [model] " : "train.cfg:5: [data] ", name, ": has no meaning with ",
+        of_model ? "[model] name = \"" + c.model : "[data] kind = \"" + c.data, "\"; only with ",
+        c.reads);
+    EXPECT_EQ(ErrorOf(text).substr(0, expected.size()), expected);
+    const std::string without = absl::StrReplaceAll(text, {{line, ""}});
+    EXPECT_EQ(ErrorOf(c.model == "torchscript"
+                          ? absl::StrReplaceAll(without, {{"[data]", "file = \"x\"\n[data]"}})
+                          : without),
+              "no error");
+    const std::string setting = absl::StrCat(c.key, "=", c.value);
+    EXPECT_THAT(ErrorOf(without, {setting}),
+                HasSubstr(absl::StrCat("--set ", setting, ": has no meaning with")));
+  }
+}
+
+TEST(TrainConfigTest, AnEvaluationThatNeverComesHasNoInterval) {
+  const std::string text = absl::StrCat(kGood, "evaluate_every_steps = 5\n");
+  EXPECT_EQ(ErrorOf(text), "no error");
+  EXPECT_EQ(ErrorOf(text + "evaluate = false\n"),
+            "train.cfg:8: [train] evaluate_every_steps: has no meaning with [train] evaluate = "
+            "false; leave it away, or set evaluate = true");
+  EXPECT_EQ(ErrorOf(absl::StrCat(kGood, "evaluate_every_steps = 0\nevaluate = false\n")),
+            "no error")
+      << "the default";
+}
+
+TEST(TrainConfigTest, BlocksOfAModuleOfOneBlockSaveNothing) {
+  const std::vector<std::string> module = {"model.name=torchscript", "model.file=x"};
+  const auto with = [&](const std::string& recompute) {
+    std::vector<std::string> overrides = module;
+    overrides.push_back("precision.recompute=" + recompute);
+    return ErrorOf(kGood, overrides);
+  };
+  EXPECT_EQ(with("none"), "no error");
+  EXPECT_THAT(with("blocks"),
+              HasSubstr("--set precision.recompute=blocks: \"blocks\" has no effect on model "
+                        "torchscript"));
+}
+
+// The same file on another model, on other data, without evaluation: what it says for its own is
+// passed over, and not kept for a resume either.
+TEST(TrainConfigTest, WhatTheCommandLineChoosesPassesOverTheFilesKeys) {
+  const std::string text = absl::StrReplaceAll(
+      kGood,
+      {{"\"simple_cnn\"", "\"gpt\"\nlayers = 3"}, {"epochs", "evaluate_every_steps = 5\nepochs"}});
+  const std::vector<std::string> overrides = {"model.name=resnet18", "data.kind=synthetic",
+                                              "train.evaluate=false"};
+  const auto config = ParseTrainConfig(text, "train.cfg", overrides);
+  ASSERT_TRUE(config.ok()) << config.status();
+  EXPECT_EQ(config->model_layers, 0);
+  EXPECT_EQ(config->data_dir, "");
+  EXPECT_EQ(config->train_evaluate_every_steps, 0);
+  EXPECT_EQ(ErrorOf(text, {"model.name=resnet18", "data.kind=synthetic", "model.layers=3"}),
+            "--set model.layers=3: has no meaning with [model] name = \"resnet18\"; only with "
+            "\"bert\" or \"gpt\"; leave it away");
+}
+
+// A model that a user has added reads what it likes.
+TEST(TrainConfigTest, AModelOfYourOwnMayReadAnyKeyOfModel) {
+  TrainConfig config;
+  config.model_name = "mlp";
+  config.model_layers = 3;
+  config.model_stem = "cifar";
+  GivenKeys keys;
+  for (const char* name : {"layers", "stem", "file"}) keys[FindKey("model", name)] = {"x", false};
+  EXPECT_TRUE(CheckCombinations("train.cfg", &config, &keys).ok());
+  EXPECT_EQ(config.model_layers, 3);
+  config.model_name = "simple_cnn";
+  EXPECT_FALSE(CheckCombinations("train.cfg", &config, &keys).ok());
 }
 
 TEST(TrainConfigTest, RequiredKeysAreNamedWithAnExample) {
