@@ -204,6 +204,11 @@ Outcome CheckSharedMemory(const World& world) {
   return {{JudgeSharedMemory(shm)}, {}};
 }
 
+std::string SharedMemoryNote(const Finding& judged, const std::string& device, uint32_t workers) {
+  if (device != "cuda" || workers < 2 || judged.level != Level::kProblem) return "";
+  return absl::StrCat(judged.seen, ": ", judged.meaning, ". Fix: ", judged.fix);
+}
+
 std::vector<Finding> JudgeLimits(const Limits& limits) {
   return {JudgeFiles(limits), JudgeLocked(limits), JudgeProcesses(limits), JudgeCore(limits)};
 }

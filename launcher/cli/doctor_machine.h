@@ -19,6 +19,9 @@ struct SharedMemory {
 };
 Finding JudgeSharedMemory(const SharedMemory& shm);
 Outcome CheckSharedMemory(const World& world);
+// The line for a job, where workers on several GPUs of this machine could die of it: NCCL puts its
+// buffers into /dev/shm. "" where all is well, or there are no such workers.
+std::string SharedMemoryNote(const Finding& judged, const std::string& device, uint32_t workers);
 
 struct Limits {
   static constexpr uint64_t kUnlimited = ~uint64_t{0};

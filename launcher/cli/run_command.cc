@@ -10,6 +10,7 @@
 #include "common/files.h"
 #include "launcher/agent/agent.h"
 #include "launcher/cli/commands.h"
+#include "launcher/cli/doctor_machine.h"
 #include "launcher/cli/dry_run.h"
 #include "launcher/cli/errors.h"
 #include "launcher/cli/hosts_plan.h"
@@ -301,6 +302,13 @@ std::optional<ClusterPlan> PlanHostsOrExplain(const Options& options, const Surr
   return std::nullopt;
 }
 
+void NoteSharedMemory(RunPlan* plan) {
+  const doctor::Outcome looked = doctor::CheckSharedMemory({});
+  const std::string note = doctor::SharedMemoryNote(looked.findings[0], plan->spec.device(),
+                                                    plan->spec.processes_per_node());
+  if (!note.empty()) plan->notes.push_back(note);
+}
+
 }  // namespace
 
 int RunJob(const Options& typed, const Surroundings& here) {
@@ -335,6 +343,7 @@ int RunJob(const Options& typed, const Surroundings& here) {
     std::fprintf(stderr, "ddprun: %s\n", plan->already_done.c_str());
     return not_started(0);
   }
+  NoteSharedMemory(&*plan);
   if (const int bad = CheckByWorker(*plan, here, options.stop_signals.value_or(kStopSignals));
       bad != 0) {
     return not_started(bad);

@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <cstdio>
+#include <cstdlib>
 #include <fstream>
 
 #include "tests/process/launch.h"
@@ -80,6 +81,29 @@ TEST_P(DevicesTest, WorkersSeeTheChosenGpus) {
     EXPECT_EQ(finished.exit_code, 0) << finished.output;
     EXPECT_THAT(launch.Log(1, 0), HasSubstr(visible)) << wish;
   }
+}
+
+// TR20: in a container that was not told otherwise /dev/shm has 64 MiB, and NCCL needs more.
+TEST(SharedMemoryTest, AJobOfSeveralGpusIsToldOfTooLittleBeforeItStarts) {
+  const std::string inside = "mount -t tmpfs -o size=16m tmpfs /dev/shm && ";
+  if (std::system(("unshare -m sh -c '" + inside + "true' 2>/dev/null").c_str()) != 0) {
+    GTEST_SKIP() << "no file system can be mounted here";
+  }
+  const FakeGpus gpus(kTwoGpus);
+  const auto dry_run = [&](const std::string& options) {
+    std::string command = "unshare -m env";
+    for (const auto& [name, value] : gpus.Environment()) command += " " + name + "=" + value;
+    command += " sh -c '" + inside + DdprunPath() + " " + options + " --dry-run -- true'";
+    std::string text;
+    FILE* output = popen(command.c_str(), "r");
+    char line[512];
+    while (output != nullptr && fgets(line, sizeof line, output) != nullptr) text += line;
+    if (output != nullptr) pclose(output);
+    return text;
+  };
+  EXPECT_THAT(dry_run("--nproc 2"),
+              AllOf(HasSubstr("note: /dev/shm has 16"), HasSubstr("--shm-size=8g")));
+  EXPECT_THAT(dry_run("--nproc 2 --device cpu"), Not(HasSubstr("/dev/shm")));
 }
 
 // The parent's choice is respected, and --gpus counts within it.

@@ -174,7 +174,7 @@ TEST(KeeperTree, ProcessThatForksAndEndsForEverDoesNotEscape) {
   keeper.ExpectNothingLeft(Milliseconds(0));
 }
 
-// S1, L8: nothing outlives a launcher that was killed.
+// S1, L8, A5: nothing outlives a launcher that was killed.
 TEST(KeeperAgent, ItsEndInTheForegroundKillsEverything) {
   KeeperProcess keeper(
       {.workers = {

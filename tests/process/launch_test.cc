@@ -34,7 +34,7 @@ int Count(const std::vector<Json>& events, const std::string& name) {
   return count;
 }
 
-// S5, L60: the exit code is that of the root cause, 128 + n for a signal.
+// S5, L60, L59: the exit code is that of the root cause, 128 + n for a signal.
 TEST_P(LaunchTest, TheExitCodeIsTheWorkers) {
   struct Case {
     const char* script;
@@ -69,7 +69,7 @@ TEST_P(LaunchTest, WorkersSeeTheirPlaceInTheEnvironment) {
   }
 }
 
-// L23, D8: failures of the start are not repeated for ever, and the reason is kept.
+// L23, D8, S17: failures of the start are not repeated for ever, and the reason is kept.
 TEST_P(LaunchTest, ThreeFailuresBeforeTheStartEndTheJob) {
   Launch launch(GetParam(), 2, Shell("echo bad argument; exit 3"));
   Finished finished = launch.Wait();

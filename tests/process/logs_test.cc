@@ -134,7 +134,7 @@ INSTANTIATE_TEST_SUITE_P(Modes, LogsTest, ::testing::Values(Mode::kTogether, Mod
                            return mode.param == Mode::kTogether ? "Together" : "Apart";
                          });
 
-// L68: a megabyte of anything arrives in the file as it was.
+// L68, S19: a megabyte of anything arrives in the file as it was.
 TEST_P(LogsTest, RandomBytesArriveIntact) {
   Launch launch(GetParam(), 2,
                 Shell("head -c 1048576 /dev/urandom | tee \"$DDPRUN_STATE_DIR/copy$RANK\""));

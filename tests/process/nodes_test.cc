@@ -160,7 +160,7 @@ TEST_F(Nodes, MissingNodesEndTheWaitOnAllNodes) {
                                  HasSubstr("nodes_missing")));
 }
 
-// R8: more than are wanted are spares.
+// R8, S16: more than are wanted are spares.
 TEST_F(Nodes, ASurplusNodeIsASpare) {
   const std::string script = "until [ -e go ]; do sleep 0.05; done";
   auto a = Node("a", "2", {}, script);
@@ -221,7 +221,7 @@ TEST_F(Nodes, ANodeLeavesAndComesBackTenTimes) {
   EXPECT_EQ(a->Wait(), 0) << a->Output();
 }
 
-// Whatever is wrong with the command leaves no run folder.
+// L46: whatever is wrong with the command leaves no run folder.
 TEST_F(Nodes, WhatCannotWorkIsRefusedBeforeAnythingIsMade) {
   auto loopback = Start({"--nnodes", "2", "--coordinator", Endpoint()}, "");
   EXPECT_EQ(loopback->Wait(), 2);
@@ -236,6 +236,7 @@ TEST_F(Nodes, WhatCannotWorkIsRefusedBeforeAnythingIsMade) {
   EXPECT_FALSE(AnyRunFolder());
 }
 
+// S16.
 TEST_F(Nodes, WhoDoesNotKnowTheSecretStaysOutAndDisturbsNobody) {
   auto a = Node("a", "2", {}, kFacts);
   ASSERT_TRUE(a->Says("(1 of 2)")) << a->Output();

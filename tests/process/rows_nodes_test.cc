@@ -72,7 +72,7 @@ TEST_F(RowsNodes, AFailureOnOneNodeEndsAllAtOnceAndCountsOnce) {
   EXPECT_EQ(launch_->Result()["restarts"], 1);
 }
 
-// L3, L35, R6, S3: one node leaves in order; the workers of the other have their grace, and the
+// L3, L35, R6, S3, R3: one node leaves in order; the workers of the other have their grace, and the
 // job goes on without it. It may come back.
 TEST_F(RowsNodes, ANodeThatLeavesClosesNothing) {
   Begin(R"(trap 'sleep 0.5; touch $DDPRUN_STATE_DIR/saved-$DDPRUN_GENERATION-$RANK; exit 0' TERM
@@ -120,8 +120,8 @@ TEST_F(RowsNodes, ANodeThatLeavesClosesNothing) {
   EXPECT_EQ(launch_->ExitCode(again), 0);
 }
 
-// L34, S10, R4: an agent stands still. Its node is lost within lease + 1 s, and the world forms
-// anew; its own workers end with their lease, and when it is continued it disturbs nobody.
+// L34, S10, R4, L37: an agent stands still. Its node is lost within lease + 1 s, and the world
+// forms anew; its own workers end with their lease, and when it is continued it disturbs nobody.
 TEST_F(RowsNodes, AnAgentThatStandsStillIsReplacedAndFenced) {
   Begin(
       "touch $DDPRUN_STATE_DIR/up-$DDPRUN_GENERATION-$RANK; until [ -e $DDPRUN_STATE_DIR/go ]; "

@@ -59,7 +59,7 @@ else:
     print(host, client.makefile().readline(), end="")
 )";
 
-// L51: a host name that nobody can resolve.
+// L51, S15: a host name that nobody can resolve.
 TEST_F(RowsNamespaces, AHostNameThatDoesNotResolveIsNeverUsed) {
   { std::ofstream(folder_ / "pair.py") << kPair; }
   int code = -1;

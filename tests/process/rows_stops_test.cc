@@ -74,7 +74,7 @@ TEST_P(RowsStops, TheRankThatIgnoresTermIsNamed) {
   EXPECT_THAT(finished.output, HasSubstr("and killed: rank 1\n"));
 }
 
-// L10, L21, L66: one of eight is killed, whichever it is; a second later nothing runs any more.
+// L10, L21, L66, D2: one of eight is killed, whichever it is; a second later nothing runs any more.
 TEST_P(RowsStops, TheDeathOfAnyOfEightIsNoticedWithinASecond) {
   Launch launch(GetParam(), 8,
                 {"--max-restarts", "3", "--min-uptime", "0", "--", "/bin/sleep", "600"});

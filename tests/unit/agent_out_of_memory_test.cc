@@ -46,6 +46,7 @@ class OutOfMemoryTest : public ::testing::Test {
 
 constexpr const char* kUnlimitedV1 = "9223372036854771712";
 
+// S20.
 TEST_F(OutOfMemoryTest, V2NamesTheLimitThatLedToTheKill) {
   V2("/job/run", 0, 0, "max");
   V2("/job", 3, 3, "209715200");

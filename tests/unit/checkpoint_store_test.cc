@@ -96,7 +96,8 @@ TEST(CheckpointStore, EveryCutThroughACommitLeavesTheOldOrTheNewCheckpoint) {
   EXPECT_TRUE(old_seen && new_seen);
 }
 
-// An fsync error is final: nothing is committed, nothing half-written is left, the old one stays.
+// TR28: an fsync error is final: nothing is committed, nothing half-written is left, the old one
+// stays.
 TEST(CheckpointStore, AnyFailedOperationDropsTheNewCheckpointAndKeepsTheOld) {
   for (auto kind : {FileOperation::kWriteUnsynced, FileOperation::kSyncFile, FileOperation::kRename,
                     FileOperation::kSyncDirectory}) {

@@ -283,7 +283,7 @@ TEST_F(ClusterTest, SeveralNodesNeedASecret) {
               HasSubstr("DDPRUN_SECRET"));
 }
 
-// L45: a name that nobody knows is waited for, and named at the end.
+// L45, L46, S15: a name that nobody knows is waited for, and named at the end.
 TEST_F(ClusterTest, ANameWithoutAnAddressIsWaitedForWithinTheJoinTimeout) {
   const auto plan =
       Plan({"--nnodes", "2", "--coordinator", "bogus.invalid:7", "--join-timeout", "0.2", "prog"});

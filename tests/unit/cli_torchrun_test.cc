@@ -58,6 +58,7 @@ std::string Hyphened(std::string name) {
   return name;
 }
 
+// S23.
 TEST(TorchrunTableTest, EveryOptionOfTheInstalledTorchrunIsKnown) {
   const char* python = std::getenv("DDPRUN_PYTHON");
   if (python == nullptr || *python == '\0') GTEST_SKIP() << "DDPRUN_PYTHON is not set";

@@ -249,7 +249,7 @@ void KillOneInTheMiddle(size_t count, bool idle, bool shared_memory) {
 class GlooPeerDies : public testing::TestWithParam<bool> {};
 INSTANTIATE_TEST_SUITE_P(SharedMemory, GlooPeerDies, testing::Bool());
 
-// A4, R1: the survivors of a dead peer are told, they do not wait for a timeout.
+// A4, R1, D1: the survivors of a dead peer are told, they do not wait for a timeout.
 TEST_P(GlooPeerDies, ASmallAllReduceOfTheOthersFailsWithinASecond) {
   KillOneInTheMiddle(10, false, GetParam());
 }

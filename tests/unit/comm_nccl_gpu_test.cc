@@ -151,8 +151,8 @@ TEST(NcclGpu, ConnectingEndsAtTheDeadlineWhenAPeerNeverComes) {
                     HasSubstr("connect: not done after 3 s"), Not(HasSubstr("too late"))));
 }
 
-// TR40, TR41, TR43: NCCL says nothing of a peer that does not join; the deadline does, and the host
-// gets out.
+// TR40, TR41, TR43, A3: NCCL says nothing of a peer that does not join; the deadline does, and the
+// host gets out.
 TEST(NcclGpu, AnOperationThatAPeerDoesNotJoinEndsAtItsDeadline) {
   const int size = CountGpus();
   if (size < 2) GTEST_SKIP() << "needs two GPUs";

@@ -26,7 +26,7 @@ void Started(CoreHarness& job) {
   }
 }
 
-// L65: the trainer's ranks have to be ready in time; the one that is not is named.
+// L65, S26: the trainer's ranks have to be ready in time; the one that is not is named.
 TEST(InitTimeout, EndsAGenerationWhoseRanksAreNotReady) {
   CoreHarness job;
   job.spec.mutable_supervision()->set_init_timeout_seconds(20);

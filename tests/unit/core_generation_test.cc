@@ -70,7 +70,7 @@ TEST(Agent, ThatRestartsAloneGetsTheSameGenerationAsAllOthers) {
   EXPECT_EQ(job.state.history.restarts_charged, 1u);
 }
 
-// R4: a silent node is replaced a second after its lease, not earlier.
+// R4, L34: a silent node is replaced a second after its lease, not earlier.
 TEST(Node, ThatIsSilentIsLostASecondAfterItsLease) {
   CoreHarness job;
   job.Start();
@@ -142,7 +142,7 @@ TEST(Planning, WaitsForEveryNodeToBeDone) {
   EXPECT_EQ(job.state.phase, Phase::kChoosing);
 }
 
-// R8: agents beyond the maximum become spares in every phase, and one replaces a lost node.
+// R8, S16: agents beyond the maximum become spares in every phase, and one replaces a lost node.
 TEST(Spare, TakesThePlaceOfALostNode) {
   CoreHarness job;
   job.Start();
@@ -240,6 +240,7 @@ TEST(Exchange, GivesAValueToThoseWhoAskedBeforeAndAfter) {
   EXPECT_EQ(job.LastSent("b", C::kValue)->value().rank(), 3u);
 }
 
+// L26, S12.
 TEST(Exchange, RefusesWorkersOfAnOldGeneration) {
   CoreHarness job;
   job.Start();

@@ -188,7 +188,8 @@ TEST(Budget, ChargesOneForManyDeaths) {
   EXPECT_EQ(job.state.history.restarts_charged, 1u);
 }
 
-// D8: where checkpoints were committed, three restarts without a newer one end the job with 93.
+// D8, L32: where checkpoints were committed, three restarts without a newer one end the job
+// with 93.
 TEST(NoProgress, EndsWith93AndForgetsWhenAStepIsCommitted) {
   CoreHarness job;
   job.spec.mutable_restart()->set_max_restarts(100);

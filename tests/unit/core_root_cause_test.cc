@@ -161,7 +161,7 @@ TEST(RootCause, IsTheLostNodeWhenRanksOnlyMissedIt) {
   EXPECT_THAT(failure.reason, HasSubstr("node b was lost"));
 }
 
-// R7: a node keeps its ranks from generation to generation, whoever leaves.
+// R7, L48: a node keeps its ranks from generation to generation, whoever leaves.
 TEST(Ranks, StayWhereTheyWere) {
   v1::JobSpec spec;
   spec.set_nodes_min(2);

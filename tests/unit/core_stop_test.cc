@@ -17,6 +17,7 @@ void ExpectStopped(const CoreHarness& job, int32_t code) {
   EXPECT_EQ(job.outcome->exit_code, code);
 }
 
+// S24.
 TEST(Stop, WhileNodesAreAwaited) {
   CoreHarness job;
   job.Submit();
@@ -38,6 +39,7 @@ TEST(Stop, WhileTheResumeStepIsChosen) {
   EXPECT_EQ(job.LastSent("a", C::kStartWorkers), nullptr);
 }
 
+// S24.
 TEST(Stop, WhileWorkersStartGoesBySignal) {
   CoreHarness job;
   job.Start();
@@ -84,6 +86,7 @@ TEST(Stop, IsAKillWhenTheGraceIsOver) {
   ExpectStopped(job, 143);
 }
 
+// S24.
 TEST(Stop, ThatIsFollowedByAKillEndsAtOnce) {
   CoreHarness job;
   job.Start();

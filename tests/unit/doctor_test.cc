@@ -53,7 +53,7 @@ const Finding& Named(const std::vector<Finding>& findings, const std::string& na
   return findings.front();
 }
 
-TEST(DoctorMachineTest, SharedMemoryOfAContainerIsAProblem) {
+TEST(DoctorMachineTest, SharedMemoryOfAContainerIsAProblem) {  // TR20
   EXPECT_EQ(JudgeSharedMemory({true, true, 64 * kMiB, 64 * kMiB}).level, Level::kProblem);
   EXPECT_THAT(JudgeSharedMemory({true, true, 64 * kMiB, 64 * kMiB}).fix, HasSubstr("--shm-size"));
   EXPECT_EQ(JudgeSharedMemory({true, true, 512 * kMiB, 500 * kMiB}).level, Level::kNote);
@@ -61,6 +61,17 @@ TEST(DoctorMachineTest, SharedMemoryOfAContainerIsAProblem) {
   EXPECT_EQ(JudgeSharedMemory({true, true, 16 * kGiB, 10 * kMiB}).level, Level::kProblem);
   EXPECT_EQ(JudgeSharedMemory({true, false, 16 * kGiB, 15 * kGiB}).level, Level::kProblem);
   EXPECT_EQ(JudgeSharedMemory({}).level, Level::kProblem);
+}
+
+// TR20: said before the start, too, where NCCL would need it.
+TEST(DoctorMachineTest, AJobOfSeveralGpusIsToldOfTooLittleSharedMemory) {
+  const Finding little = JudgeSharedMemory({true, true, 64 * kMiB, 64 * kMiB});
+  EXPECT_THAT(
+      SharedMemoryNote(little, "cuda", 2),
+      AllOf(HasSubstr("/dev/shm has 64 MiB"), HasSubstr("SIGBUS"), HasSubstr("--shm-size")));
+  EXPECT_EQ(SharedMemoryNote(little, "cuda", 1), "");
+  EXPECT_EQ(SharedMemoryNote(little, "cpu", 2), "");
+  EXPECT_EQ(SharedMemoryNote(JudgeSharedMemory({true, true, 16 * kGiB, 15 * kGiB}), "cuda", 2), "");
 }
 
 TEST(DoctorMachineTest, LimitsThatAreTooLowAreProblems) {

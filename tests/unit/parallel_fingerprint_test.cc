@@ -49,6 +49,7 @@ TEST(Fingerprint, ChangesWithNameShapeTypeOrderAndKind) {
   EXPECT_NE(own, ModelFingerprint(DescribeModel(other)));
 }
 
+// TR24.
 TEST(Fingerprint, ComparisonNamesTheFirstTensorThatDiffers) {
   auto other = Model();
   other[1].shape[0] = 64;
@@ -65,6 +66,7 @@ TEST(Fingerprint, ComparisonNamesTheFirstTensorThatDiffers) {
       HasSubstr("nothing on rank 1"));
 }
 
+// TR24.
 TEST(Fingerprint, RanksAgreeThroughTheExchangeAndTheOddOneIsTold) {
   auto odd = Model();
   // Long enough for several parts.

@@ -147,8 +147,8 @@ TEST(Sampler, ResumeWithTheSameRanksContinuesTheSameOrder) {
   }
 }
 
-// C9: over all ranks and restarts, with other numbers of ranks, each sample is seen exactly once,
-// in the order of the epoch, as long as no padding is needed.
+// C9, TR31: over all ranks and restarts, with other numbers of ranks, each sample is seen exactly
+// once, in the order of the epoch, as long as no padding is needed.
 TEST(Sampler, ResumeWithOtherRanksSeesEverySampleExactlyOnce) {
   const SamplerOptions four = {.samples = 120, .replicas = 4, .seed = 11};
   SamplerOptions three = four;

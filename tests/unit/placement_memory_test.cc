@@ -30,6 +30,7 @@ class MemoryWatchTest : public ::testing::Test {
   MemoryWatch watch_;
 };
 
+// A7.
 TEST_F(MemoryWatchTest, MemoryOfAWorkerThatIsGoneIsAwaitedAndNamed) {
   gpus_["GPU-0"] = {kGibibyte, {}};
   EXPECT_THAT(watch_.Remember({"GPU-0"}), IsEmpty());
