@@ -1,6 +1,7 @@
 // Bad input as a user meets it (issue 6, "Bad input"): one error that names file and fault, exit
 // code 2 where it can be known at the start; nothing hangs, nothing is tried again in vain.
 #include <gtest/gtest.h>
+#include <signal.h>
 #include <stdlib.h>
 #include <sys/stat.h>
 
@@ -129,6 +130,28 @@ TEST_F(BadInput, AResumedRunNeedsNoFileOfInitialWeights) {
   const Finished finished = anew.Wait(60);
   EXPECT_EQ(finished.exit_code, 2) << finished.output;
   EXPECT_NE(finished.output.find("start.safetensors"), std::string::npos) << finished.output;
+}
+
+// The tokens are mapped: what was cut off cannot be read, and SIGBUS ends the rank. Before it, the
+// file and the place are told, by one of the threads that come upon it at the same time.
+TEST_F(BadInput, AFileThatIsCutUnderARunningJobIsNamed) {
+  const std::string file = dir_ + "/train.bin";
+  std::ofstream(file, std::ios::binary) << std::string(8 << 20, '\0');
+  std::vector<std::string> job =
+      Job({"model.name=gpt", "model.vocab_size=8", "model.d_model=8", "model.heads=1",
+           "model.layers=1", "model.sequence_length=64", "data.kind=tokens", "data.dir=" + dir_,
+           "data.batch_size=4", "train.steps=1000000"});
+  job.insert(job.begin(), {"--max-restarts", "0"});
+  Launch launch(Mode::kTogether, 1, job);
+  ASSERT_TRUE(launch.WaitForEvent("training_progressed", 1, 60));
+  fs::resize_file(file, 4096);
+  const Finished finished = launch.Wait(60);
+  EXPECT_EQ(finished.exit_code, 128 + SIGBUS) << finished.output;
+  const auto failure = launch.Result()["first_failure"];
+  EXPECT_EQ(failure["signal"], "SIGBUS");
+  const std::string told = failure["log_tail"].dump();
+  EXPECT_NE(told.find(file + ": byte "), std::string::npos) << told;
+  EXPECT_NE(told.find("the file was cut, or its disk"), std::string::npos) << told;
 }
 
 TEST_F(BadInput, AModuleThatRaisesEndsTheJobAtOnce) {

@@ -15,6 +15,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "common/checksum.h"
+#include "worker/data/mapped_ranges.h"
 #include "worker/data/pixel_statistics.h"
 
 namespace ddprun {
@@ -105,6 +106,7 @@ absl::StatusOr<std::shared_ptr<const IdxStore>> IdxCache::Map(const std::string&
   if (map == MAP_FAILED) return SystemError("map", path);
   store->map_ = map;
   store->map_bytes_ = static_cast<size_t>(info.st_size);
+  RememberMapped(map, store->map_bytes_, path);
   store->images_ = static_cast<const uint8_t*>(map) + kIdxCacheHeaderBytes;
   store->labels_ = store->images_ + header.samples * header.rows * header.columns;
   if (Xxh3(store->images_, payload) != Hash128{header.payload_hash_high, header.payload_hash_low}) {

@@ -3,6 +3,7 @@
 #include <sys/mman.h>
 
 #include "worker/data/idx_cache.h"
+#include "worker/data/mapped_ranges.h"
 
 namespace ddprun {
 absl::StatusOr<std::shared_ptr<const IdxStore>> IdxStore::Open(const IdxFiles& files,
@@ -17,7 +18,9 @@ absl::StatusOr<std::shared_ptr<const IdxStore>> IdxStore::Open(const IdxFiles& f
 }
 
 IdxStore::~IdxStore() {
-  if (map_ != nullptr) munmap(map_, map_bytes_);
+  if (map_ == nullptr) return;
+  ForgetMapped(map_);
+  munmap(map_, map_bytes_);
 }
 
 }  // namespace ddprun

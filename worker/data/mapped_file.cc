@@ -10,6 +10,7 @@
 
 #include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
+#include "worker/data/mapped_ranges.h"
 
 namespace ddprun {
 
@@ -40,11 +41,14 @@ absl::StatusOr<std::shared_ptr<const MappedFile>> MappedFile::Open(const std::st
   file->path_ = path;
   file->data_ = static_cast<const uint8_t*>(map);
   file->size_ = info.st_size;
+  RememberMapped(map, static_cast<size_t>(info.st_size), path);
   return file;
 }
 
 MappedFile::~MappedFile() {
-  if (data_ != nullptr) munmap(const_cast<uint8_t*>(data_), static_cast<size_t>(size_));
+  if (data_ == nullptr) return;
+  ForgetMapped(data_);
+  munmap(const_cast<uint8_t*>(data_), static_cast<size_t>(size_));
 }
 
 }  // namespace ddprun

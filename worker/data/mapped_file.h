@@ -1,6 +1,6 @@
 // A file of data mapped read-only: all ranks of a node share its pages, and a restart finds them in
 // memory. Immutable; any thread may read. A file that is cut while it is mapped kills the reader
-// (SIGBUS): data files are not changed under a running job.
+// (SIGBUS), which says so first (mapped_ranges.h): data files are not changed under a running job.
 #pragma once
 
 #include <cstddef>

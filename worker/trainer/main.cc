@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "worker/data/mapped_ranges.h"
 #include "worker/trainer/exceptions.h"
 #include "worker/trainer/export_torchscript.h"
 #include "worker/trainer/plan_modes.h"
@@ -106,6 +107,7 @@ int Main(int argc, char** argv) {
   if (argc >= 2 && std::string_view(argv[1]) == "--export-torchscript") {
     return RunExport({argv + 2, argv + argc});
   }
+  TellOfUnreadablePages();
   const std::string_view mode = argc == 3 ? argv[1] : "";
   if (mode == "--check" || mode == "--check-resumed" || mode == "--plan") {
     SetThreads();
