@@ -45,12 +45,24 @@ def wrong_pins(text, own):
     debian = re.search(r"^ARG DEBIAN=(\S+)$", text, re.M)
     if not debian or not re.fullmatch(re.escape(own["DEBIAN_RELEASE"]) + r"\.\d+", debian[1]):
         yield f"ARG DEBIAN must name a point release of Debian {own['DEBIAN_RELEASE']} (versions.env)"
+    moments = re.findall(r"^ARG SNAPSHOT=(.*)$", text, re.M)
+    if set(moments) != {own["DEBIAN_SNAPSHOT"]}:
+        yield f"each ARG SNAPSHOT must be {own['DEBIAN_SNAPSHOT']} (versions.env), so that an archive alone pins the packages"
     label = re.search(r'image\.version="([^"]*)"', text)
     if not label or label[1] != own["DDPRUN_VERSION"]:
         yield f"the label of the version is not {own['DDPRUN_VERSION']} (versions.env)"
     for tag in re.findall(r"ddprun:([\d.]+)-", text):
         if tag != own["DDPRUN_VERSION"]:
             yield f"a comment speaks of version {tag}"
+
+
+def wrong_bases(parts):
+    """Images from elsewhere are named by their tag, and can be given a digest."""
+    for name, (base, _) in parts.items():
+        if base in parts:
+            continue
+        if not re.fullmatch(r"docker\.io/library/debian:\$\{DEBIAN\}(-slim)?\$\{DEBIAN(_SLIM)?_DIGEST\}", base):
+            yield f"{name}: {base} is not pinned by the tag DEBIAN, or cannot be by a digest"
 
 
 def wrong_copies(parts):
@@ -84,7 +96,7 @@ def main():
     """Prints what is wrong."""
     text = RECIPE.read_text(encoding="utf-8")
     parts = stages(text)
-    wrong = [*wrong_pins(text, pins()), *wrong_copies(parts), *wrong_users(parts)]
+    wrong = [*wrong_pins(text, pins()), *wrong_bases(parts), *wrong_copies(parts), *wrong_users(parts)]
     for what in wrong:
         print(f"packaging/Dockerfile: {what}")
     linted = subprocess.run([sys.argv[1], "--no-color", str(RECIPE)], check=False).returncode if len(sys.argv) > 1 else 0
