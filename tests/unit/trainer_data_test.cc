@@ -25,6 +25,7 @@ namespace ddprun {
 namespace {
 
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 void Seed(uint64_t seed) {
   at::Generator generator = at::detail::getDefaultCPUGenerator();
@@ -226,16 +227,18 @@ TEST(MetricsTest, ALineIsOneJsonObject) {
                       .loss = 0.5,
                       .lr = 0.001,
                       .samples_per_s = 1234.5678,
-                      .data_wait_s = 0,
+                      .data_wait_s = 0.25,
                       .compute_s = 1.25,
                       .comm_wait_s = 0.5};
   const std::string text =
       "{\"step\":100,\"epoch\":1,\"loss\":0.5,\"lr\":0.001,\"samples_per_s\":1234.57,"
-      "\"data_wait_s\":0.0,\"compute_s\":1.25,\"comm_wait_s\":0.5";
+      "\"data_wait_s\":0.25,\"compute_s\":1.25,\"comm_wait_s\":0.5,\"utilization\":0.625";
   EXPECT_EQ(MetricsText(line), text + "}\n");
   line.loss_scale = 65536;
   EXPECT_EQ(MetricsText(line), text + ",\"loss_scale\":65536.0}\n");
-  EXPECT_THAT(MetricsText({.loss = std::nan("")}), HasSubstr("\"loss\":null"));
+  const std::string nothing = MetricsText({.loss = std::nan("")});
+  EXPECT_THAT(nothing, HasSubstr("\"loss\":null"));
+  EXPECT_THAT(nothing, Not(HasSubstr("utilization"))) << "of no time";
 }
 
 TEST(SnapshotTest, ACaptureIsThatMomentAndLoadsBack) {

@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
 #include <sstream>
@@ -143,19 +144,33 @@ TEST_F(TrainerTest, TheRunFailsWhenItsLastCheckpointCannotBeKept) {
               HasSubstr("the checkpoint at the end of the run was not saved"));
 }
 
+double NumberIn(const std::string& line, const std::string& key) {
+  return std::stod(line.substr(line.find(absl::StrCat("\"", key, "\":")) + key.size() + 3));
+}
+
 TEST_F(TrainerTest, MetricsAreOneLineAnIntervalWithTheKeysOfTheDocuments) {
   TrainConfig config = config_;
   config.log_every_steps = 2;
   config.train_evaluate = false;  // its lines are others
   const std::string run_dir = RunDir("run");
-  ASSERT_TRUE(Train({.config = config, .run_dir = run_dir}).status.ok());
+  const TrainOutcome outcome = Train({.config = config, .run_dir = run_dir});
+  ASSERT_TRUE(outcome.status.ok()) << outcome.status;
   std::istringstream lines(ReadText(run_dir + "/metrics.jsonl"));
   int count = 0;
+  double least = 1, most = 0;
   for (std::string line; std::getline(lines, line); ++count) {
-    for (const char* key : {"step", "epoch", "loss", "lr", "samples_per_s", "data_wait_s"}) {
+    for (const char* key : {"step", "epoch", "loss", "lr", "samples_per_s", "data_wait_s",
+                            "compute_s", "comm_wait_s", "utilization"}) {
       EXPECT_THAT(line, HasSubstr(absl::StrCat("\"", key, "\":")));
     }
+    least = std::min(least, NumberIn(line, "utilization"));
+    most = std::max(most, NumberIn(line, "utilization"));
   }
+  // MA15: the share of computing of the whole run is among those of its lines.
+  const double share = std::stod(outcome.results.at("METRIC.utilization"));
+  EXPECT_GE(share, least * 0.99);
+  EXPECT_LE(share, most * 1.01);
+  EXPECT_GT(share, 0);
   EXPECT_EQ(count, 7) << "batches 2, 4, 6 of two epochs, and the last one";
 }
 
@@ -170,10 +185,6 @@ TEST_F(TrainerTest, EpochsThatAreShorterThanTheIntervalAreCountedOn) {
   for (std::string line; std::getline(lines, line);) begins.push_back(line.substr(0, 20));
   EXPECT_THAT(begins, ElementsAre("{\"step\":10,\"epoch\":2", "{\"step\":20,\"epoch\":3",
                                   "{\"step\":28,\"epoch\":4"));
-}
-
-double NumberIn(const std::string& line, const std::string& key) {
-  return std::stod(line.substr(line.find(absl::StrCat("\"", key, "\":")) + key.size() + 3));
 }
 
 // One line over two epochs, with an evaluation of 100 times as many samples after each update.

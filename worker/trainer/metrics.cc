@@ -21,6 +21,12 @@ double Rounded(double value) {
 
 }  // namespace
 
+std::optional<double> Utilization(double data_wait_s, double compute_s, double comm_wait_s) {
+  const double all = data_wait_s + compute_s + comm_wait_s;
+  if (!(all > 0)) return std::nullopt;
+  return compute_s / all;
+}
+
 std::string MetricsText(const MetricsLine& line) {
   nlohmann::ordered_json json = {{"step", line.step},
                                  {"epoch", line.epoch},
@@ -30,6 +36,8 @@ std::string MetricsText(const MetricsLine& line) {
                                  {"data_wait_s", Rounded(line.data_wait_s)},
                                  {"compute_s", Rounded(line.compute_s)},
                                  {"comm_wait_s", Rounded(line.comm_wait_s)}};
+  const auto utilization = Utilization(line.data_wait_s, line.compute_s, line.comm_wait_s);
+  if (utilization) json["utilization"] = Rounded(*utilization);
   if (line.loss_scale) json["loss_scale"] = *line.loss_scale;
   if (line.grad_norm) json["grad_norm"] = *line.grad_norm;
   return json.dump() + "\n";

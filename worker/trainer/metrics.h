@@ -28,7 +28,12 @@ struct MetricsLine {
   double comm_wait_s = 0;  // for the gradients of the other ranks, after the own ones
 };
 
+// With `utilization`, where any time was measured.
 std::string MetricsText(const MetricsLine& line);
+
+// The share of computing, 0 to 1, in the time that a rank computed or waited for data or for the
+// other ranks (MA15); nothing where no time was measured.
+std::optional<double> Utilization(double data_wait_s, double compute_s, double comm_wait_s);
 
 // {"step", "epoch", "test_loss", "test_accuracy"}, and the last two with `ema_` before them where
 // averaged weights are kept.

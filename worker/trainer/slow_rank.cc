@@ -29,6 +29,13 @@ const SlowRank* Find(const std::vector<SlowRank>& ranks, int rank) {
 
 }  // namespace
 
+StepTimes& StepTimes::operator+=(const StepTimes& more) {
+  data += more.data;
+  compute += more.compute;
+  wait += more.wait;
+  return *this;
+}
+
 void AddTime(ActionKind kind, double seconds, double waited, StepTimes* times) {
   switch (kind) {
     case ActionKind::kLoad:

@@ -21,6 +21,7 @@ struct StepTimes {
   double compute = 0;  // forward and backward
   double wait = 0;     // for the others: for their gradients, on CPUs also in SyncBN
   double own() const { return data + compute; }
+  StepTimes& operator+=(const StepTimes& more);
 };
 
 // Adds the time of one action of an update to its part; `waited` of it for others, in SyncBN.

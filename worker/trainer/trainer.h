@@ -159,6 +159,7 @@ class Trainer {
   std::vector<std::string> hosts_;  // by rank
   SlowRankNews slow_ranks_;
   StepTimes interval_times_;      // since the last line of the log
+  StepTimes run_times_;           // before it, since this process began
   int64_t checked_step_ = -1;     // newest at which the weights were looked at
   bool told_not_finite_ = false;  // they were not finite, which was said
 

@@ -2,6 +2,7 @@
 // progress display, result.json.
 #include <cinttypes>
 #include <cstdio>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
@@ -52,7 +53,7 @@ absl::Status Trainer::LogStep() {
                                 .compute_s = interval_times_.compute,
                                 .comm_wait_s = interval_times_.wait}));
   if (absl::Status status = CompareSpeed(); !status.ok()) return status;
-  interval_times_ = {};
+  run_times_ += std::exchange(interval_times_, {});
   interval_begin_ = now;
   interval_samples_ = 0;
   interval_wait_begin_ = loader_->wait_seconds();
@@ -100,6 +101,10 @@ void Trainer::ReportResult(const std::string& digest) {
   if (state_.best_step > 0) {
     metric("best_step", static_cast<double>(state_.best_step));
     metric("best_value", state_.best_value);
+  }
+  // The last update has a line, so this is of all of them.
+  if (const auto share = Utilization(run_times_.data, run_times_.compute, run_times_.wait)) {
+    metric("utilization", *share);
   }
   if (StopsEarly(config_, state_) && !AllDone()) metric("early_stopped", 1);
   result("METRIC.final_loss", absl::StrFormat("%.17g", state_.last_loss));
