@@ -151,9 +151,9 @@ TEST_F(ScriptModelTest, RanksShareBuffersButNotFrozenWeights) {
 TEST_F(ScriptModelTest, ModulesThatDoNotFitAreNamedWithTheReason) {
   EXPECT_THAT(ErrorOf("Missing"), HasSubstr("cannot be read: No such file"));
   std::ofstream(File("Text")) << "no module";
-  EXPECT_THAT(ErrorOf("Text"), AllOf(HasSubstr("is no whole module that torch.jit.save wrote"),
-                                     HasSubstr("torch.jit.script(module).save"),
-                                     Not(HasSubstr("miniz"))));
+  EXPECT_THAT(ErrorOf("Text"),
+              AllOf(HasSubstr("is no whole module that torch.jit.save wrote"),
+                    HasSubstr("torch.jit.script(module).save"), Not(HasSubstr("miniz"))));
   std::ofstream(File("Empty")).flush();
   EXPECT_THAT(ErrorOf("Empty"), HasSubstr("is empty"));
   std::filesystem::create_directory(File("Folder"));
@@ -242,6 +242,33 @@ TEST_F(ScriptModelTest, InitialWeightsComeFromAFile) {
                            HasSubstr("more differences")));
   EXPECT_THAT(LoadInitialWeights(dir() + "/none", to).message(),
               AllOf(HasSubstr("[model] weights: "), HasSubstr(dir() + "/none")));
+}
+
+TEST_F(ScriptModelTest, WeightsOfAnotherTypeAreRefusedWithTheCommandThatConvertsThem) {
+  TrainConfig config;
+  config.model_name = "resnet18";
+  const SampleSpec data = {.input_shape = {3, 32, 32}, .classes = 10};
+  const Model model = *CreateModel({config, data});
+  const std::string path = dir() + "/half.safetensors";
+  for (const auto& [type, name] : {std::pair(at::kHalf, "F16"), std::pair(at::kBFloat16, "BF16"),
+                                   std::pair(at::kDouble, "F64")}) {
+    std::vector<NamedTensor> tensors = model.Parameters();
+    for (const NamedTensor& item : model.Buffers()) tensors.push_back(item);
+    for (NamedTensor& item : tensors) {
+      if (item.tensor.is_floating_point()) item.tensor = item.tensor.detach().to(type);
+    }
+    WriteTensors(path, tensors);
+    EXPECT_THAT(
+        LoadInitialWeights(path, model).message(),
+        AllOf(HasSubstr(absl::StrCat("[model] weights: ", path, ": tensor \"conv1.weight\" is ",
+                                     name, ", expected F32; ")),
+              HasSubstr(absl::StrCat("ddprun ckpt convert ", path, " --dtype fp32 -o ", dir(),
+                                     "/half-fp32.safetensors"))));
+    // Of another network besides: no conversion would help.
+    tensors.erase(tensors.begin());
+    WriteTensors(path, tensors);
+    EXPECT_THAT(LoadInitialWeights(path, model).message(), Not(HasSubstr("ckpt convert")));
+  }
 }
 
 TEST_F(ScriptModelTest, ARunBeginsWithTheWeightsOfTheFile) {

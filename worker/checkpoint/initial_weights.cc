@@ -6,6 +6,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
 #include "worker/checkpoint/tensor_format.h"
 
 namespace ddprun {
@@ -42,6 +43,38 @@ absl::Status ResolveTiedNames(const SafetensorsFile& file, const Model& model,
   return absl::OkStatus();
 }
 
+bool IsOtherFloat(const std::string& dtype) {
+  return dtype == "F16" || dtype == "BF16" || dtype == "F64";
+}
+
+// The first tensor of another floating-point type than F32, where the file would fit with all of
+// them in F32; nullptr where it would not, or fits.
+const TensorInfo* OnlyOfAnotherType(const SafetensorsFile& file,
+                                    const std::vector<TensorInfo>& wanted, size_t passed_over) {
+  const TensorInfo* first = nullptr;
+  for (const TensorInfo& want : wanted) {
+    const TensorInfo* found = file.Find(want.name);
+    if (found == nullptr || found->shape != want.shape || IsOtherFloat(want.dtype)) return nullptr;
+    if (found->dtype == want.dtype) continue;
+    if (want.dtype != "F32" || !IsOtherFloat(found->dtype)) return nullptr;
+    if (first == nullptr) first = found;
+  }
+  return file.header().tensors.size() == wanted.size() + passed_over ? first : nullptr;
+}
+
+absl::Status CheckTypes(const SafetensorsFile& file, const std::vector<NamedTensor>& tensors,
+                        size_t passed_over) {
+  absl::StatusOr<std::vector<TensorInfo>> wanted = TensorInfos(tensors);
+  if (!wanted.ok()) return wanted.status();
+  const TensorInfo* other = OnlyOfAnotherType(file, *wanted, passed_over);
+  if (other == nullptr) return absl::OkStatus();
+  const std::string stem(absl::StripSuffix(file.path(), ".safetensors"));
+  return absl::FailedPreconditionError(absl::StrCat(
+      file.path(), ": tensor \"", other->name, "\" is ", other->dtype,
+      ", expected F32; convert the file: ddprun ckpt convert ", file.path(), " --dtype fp32 -o ",
+      stem, "-fp32.safetensors, and set weights to what that writes"));
+}
+
 }  // namespace
 
 absl::Status LoadInitialWeights(const std::string& path, const Model& model) {
@@ -57,6 +90,7 @@ absl::Status LoadInitialWeights(const std::string& path, const Model& model) {
   }
   std::vector<std::string> passed_over;
   absl::Status status = ResolveTiedNames(*file, model, &tensors, &passed_over);
+  if (status.ok()) status = CheckTypes(*file, tensors, passed_over.size());
   if (status.ok()) status = LoadTensors(*file, tensors, passed_over);
   if (status.ok()) return status;
   return absl::InvalidArgumentError(
