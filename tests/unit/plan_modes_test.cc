@@ -61,6 +61,8 @@ TEST_F(PlanModesTest, CountsAreThoseOfTheJob) {
   EXPECT_EQ(memory["average"], 0);
   EXPECT_EQ(plan["communication"]["reduced_bytes"], kParameters * 4);
   EXPECT_EQ(plan["communication"]["sent_bytes_per_rank"], kParameters * 4 * 4 / 3);
+  EXPECT_THAT(plan["assumptions"].dump(),
+              HasSubstr("ranks on the CPUs of one machine add them up in memory that they share"));
 }
 
 TEST_F(PlanModesTest, OneRankSendsNothingAndSgdKeepsNothing) {

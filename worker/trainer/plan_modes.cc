@@ -68,8 +68,10 @@ std::vector<std::string> Assumptions(const TrainConfig& config, int world_size) 
     all.emplace_back("early_stop may end the run before its last step");
   if (world_size > 1) {
     all.emplace_back(
-        "communication: gradients in a ring; not counted are the small messages of SyncBN, of "
-        "evaluations and checks");
+        "communication: gradients in a ring, as over a network or between GPUs; ranks on the CPUs "
+        "of "
+        "one machine add them up in memory that they share and send nothing; not counted are the "
+        "small messages of SyncBN, of evaluations and checks");
   }
   return all;
 }
