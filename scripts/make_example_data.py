@@ -1,9 +1,10 @@
 """Makes small data of each kind for the configurations in examples/, with something to learn in them.
 
-make_example_data.py FOLDER: cifar10, pictures, text, and module.pt where this Python has torch.
+make_example_data.py FOLDER: cifar10, pictures (PNG and JPEG), text, and module.pt where this Python has torch.
 Always the same bytes. What is there is left as it is.
 """
 
+import math
 import pathlib
 import random
 import struct
@@ -51,6 +52,67 @@ def png(side, planes):
     return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", zlib.compress(bytes(rows))) + chunk(b"IEND", b"")
 
 
+def dct_rows():
+    """The rows of the cosine transform of 8 values."""
+    return [[math.cos((2 * x + 1) * u * math.pi / 16) / (2 if u else 8 ** 0.5) for x in range(8)] for u in range(8)]
+
+
+# Of JPEG: the places of a block from low to high frequencies, one step for all of them, and codes of equal length, for the
+# simplest tables.
+ZIGZAG = sorted(((v, u) for v in range(8) for u in range(8)), key=lambda p: (sum(p), p[0] if sum(p) % 2 else p[1]))
+STEP = 6
+ROWS = dct_rows()
+AC_SYMBOLS = [0x00, 0xF0] + [run << 4 | size for run in range(16) for size in range(1, 11)]
+AC_CODES = {symbol: f"{code:08b}" for code, symbol in enumerate(AC_SYMBOLS)}
+
+
+def block_bits(block, before):
+    """The bits of a block of 8 × 8 values around 0, and its mean, from which the next block's is counted."""
+    half = [[sum(row[x] * ROWS[u][x] for x in range(8)) for u in range(8)] for row in block]
+    numbers = [round(sum(half[y][u] * ROWS[v][y] for y in range(8)) / STEP) for v, u in ZIGZAG]
+
+    def amplitude(value):
+        size = abs(value).bit_length()
+        return size, f"{value if value > 0 else value + (1 << size) - 1:0{size}b}" if size else ""
+    size, bits = amplitude(numbers[0] - before)
+    out, run = [f"{size:04b}", bits], 0
+    for value in numbers[1:]:
+        if value == 0:
+            run += 1
+            continue
+        out += [AC_CODES[0xF0]] * (run // 16)
+        size, bits = amplitude(value)
+        out += [AC_CODES[run % 16 << 4 | size], bits]
+        run = 0
+    return "".join(out + ([AC_CODES[0x00]] if run else [])), numbers[0]
+
+
+def jpeg(side, planes):
+    """A baseline JPEG of an RGB picture whose side is a multiple of 8, in full colour resolution."""
+    def segment(marker, data):
+        return struct.pack(">BBH", 0xFF, marker, len(data) + 2) + data
+    pixels = []
+    for red, green, blue in zip(*(planes[channel * side * side:(channel + 1) * side * side] for channel in range(3))):
+        light = 0.299 * red + 0.587 * green + 0.114 * blue
+        pixels.append((light - 128, 0.564 * (blue - light), 0.713 * (red - light)))
+    bits, before = [], [0, 0, 0]
+    for top in range(0, side, 8):
+        for left in range(0, side, 8):
+            for part in range(3):
+                block = [[pixels[(top + y) * side + left + x][part] for x in range(8)] for y in range(8)]
+                some, before[part] = block_bits(block, before[part])
+                bits.append(some)
+    text = "".join(bits)
+    text += "1" * (-len(text) % 8)
+    data = int(text, 2).to_bytes(len(text) // 8, "big").replace(b"\xff", b"\xff\x00")
+    frame = struct.pack(">BHHB", 8, side, side, 3) + bytes((1, 0x11, 0, 2, 0x11, 0, 3, 0x11, 0))
+    return b"".join((b"\xff\xd8", segment(0xE0, b"JFIF\0\1\1\0\0\1\0\1\0\0"),
+                     segment(0xDB, bytes([0] + [STEP] * 64)), segment(0xC0, frame),
+                     segment(0xC4, bytes([0x00, 0, 0, 0, 12] + [0] * 12 + list(range(12)))),
+                     segment(0xC4, bytes([0x10] + [0] * 7 + [len(AC_SYMBOLS)] + [0] * 8 + AC_SYMBOLS)),
+                     segment(0xDA, bytes((3, 1, 0, 2, 0, 3, 0, 0, 63, 0))), data, b"\xff\xd9"))
+
+
 def write_pictures(folder):
     draws = random.Random(2)
     for split, count in (("train", 12), ("val", 4)):
@@ -58,7 +120,8 @@ def write_pictures(folder):
             below = folder / split / name
             below.mkdir(parents=True)
             for number in range(count):
-                (below / f"{number}.png").write_bytes(png(48, picture(label, 3, 48, draws)))
+                kind, write = (("png", png), ("jpg", jpeg))[number % 2]
+                (below / f"{number}.{kind}").write_bytes(write(48, picture(label, 3, 48, draws)))
 
 
 def write_text(folder, words=20000):

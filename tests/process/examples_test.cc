@@ -5,6 +5,7 @@
 
 #include <cstdlib>
 #include <filesystem>
+#include <map>
 
 #include "absl/strings/str_cat.h"
 #include "tests/process/launch.h"
@@ -32,7 +33,8 @@ class ExamplesTest : public ::testing::Test {
   void TearDown() override { std::filesystem::remove_all(data_); }
 
   // Two updates on two processes, an evaluation unless the example has none, and a checkpoint.
-  void RunExample(const std::string& name, std::vector<std::string> settings) {
+  void RunExample(const std::string& name, std::vector<std::string> settings,
+                  bool evaluates = true) {
     settings.insert(settings.end(), {"train.steps=2", "log.every_steps=1", "data.workers=1"});
     std::vector<std::string> arguments = {"--device", "cpu"};
     for (const std::string& setting : settings) {
@@ -47,6 +49,8 @@ class ExamplesTest : public ::testing::Test {
     EXPECT_EQ(result["status"], "succeeded");
     EXPECT_EQ(result["final_step"], 2);
     EXPECT_TRUE(result["metrics"].contains("final_loss")) << result;
+    EXPECT_EQ(result["metrics"].contains("test_loss"), evaluates) << result;
+    EXPECT_TRUE(std::filesystem::exists(launch.run_dir() + "/checkpoints/step-2"));
   }
 
   std::string data_;
@@ -56,14 +60,21 @@ TEST_F(ExamplesTest, Resnet18OnCifar10) {
   RunExample("resnet18_cifar", {absl::StrCat("data.dir=", data_, "/cifar10"), "data.batch_size=4"});
 }
 
+// As PNG and as JPEG.
 TEST_F(ExamplesTest, Resnet50OnAFolderOfPictures) {
+  std::map<std::string, int> kinds;
+  for (const auto& entry : std::filesystem::recursive_directory_iterator(data_ + "/pictures")) {
+    kinds[entry.path().extension()] += entry.is_regular_file() ? 1 : 0;
+  }
+  EXPECT_EQ(kinds[".png"], 32);
+  EXPECT_EQ(kinds[".jpg"], 32);
   RunExample("image_folder", {absl::StrCat("data.dir=", data_, "/pictures"), "data.batch_size=2",
                               "data.image_size=32", "data.resize=40"});
 }
 
 TEST_F(ExamplesTest, GptOnText) {
   RunExample("gpt", {absl::StrCat("data.dir=", data_, "/text"), "data.batch_size=2",
-                     "model.sequence_length=32", "train.warmup_steps=1", "train.evaluate=false"});
+                     "model.sequence_length=32", "train.warmup_steps=1"});
 }
 
 TEST_F(ExamplesTest, BertOnText) {
@@ -72,7 +83,8 @@ TEST_F(ExamplesTest, BertOnText) {
 }
 
 TEST_F(ExamplesTest, Resnet50OnSyntheticImages) {
-  RunExample("synthetic", {"data.batch_size=2", "data.image_size=32", "data.samples=16"});
+  RunExample("synthetic", {"data.batch_size=2", "data.image_size=32", "data.samples=16"},
+             /*evaluates=*/false);
 }
 
 TEST_F(ExamplesTest, AModuleFromPythonOnCifar10) {
