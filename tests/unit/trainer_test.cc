@@ -227,6 +227,15 @@ TEST_F(TrainerTest, AnotherWorldSizeContinuesBySamplesSeen) {
   EXPECT_EQ(state->epoch, 1);
 }
 
+TEST(TrainState, NotesWhatGradientsWereAddedUpThrough) {
+  TrainState state;
+  state.all_reduce = "shared memory";
+  const std::string json = TrainStateToJson(state);
+  EXPECT_EQ(TrainStateFromJson(json)->all_reduce, "shared memory");
+  const std::string older = absl::StrReplaceAll(json, {{"\"all_reduce\"", "\"unknown\""}});
+  EXPECT_EQ(TrainStateFromJson(older)->all_reduce, "") << "of a version that did not note it";
+}
+
 TEST_F(TrainerTest, ADamagedOrForeignCheckpointIsAnErrorThatNamesTheFile) {
   const std::string run_dir = RunDir("run");
   ASSERT_TRUE(TrainWithAllCheckpoints(config_, run_dir).status.ok());
