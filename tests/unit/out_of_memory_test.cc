@@ -80,6 +80,12 @@ TEST(OutOfMemory, TheAdviceIsThatOfTheDryRun) {
                       "  - [precision] recompute = \"blocks\": 300.0 MiB for activations\n"
                       "  - [precision] amp = \"bf16\": 1.07 GiB for activations"),
             Not(HasSubstr("batch_size =")), Not(HasSubstr("a smaller model"))));
+  advice.unmeasured = {"[precision] recompute = \"blocks\" and amp = \"bf16\""};
+  EXPECT_THAT(
+      OutOfMemoryText(what, {}),
+      HasSubstr("\n  - [precision] recompute = \"blocks\" and amp = \"bf16\" may help, too; "
+                "there was no time to measure it"));
+  advice.unmeasured.clear();
   advice.options.clear();
   EXPECT_THAT(OutOfMemoryText(what, {}), HasSubstr("- a smaller model"));
 }

@@ -104,6 +104,28 @@ TEST_F(PlanModesTest, HalfTheBatchIsOfferedWithItsFigures) {
   EXPECT_TRUE(offered) << plan["options"];
 }
 
+// Whoever cannot wait for all has what was measured until then, and the names of the rest.
+TEST_F(PlanModesTest, WhatIsKnownSoFarIsToldOptionByOption) {
+  auto job = PlanJob(config_, 1);
+  ASSERT_TRUE(job.ok()) << job.status();
+  const SampleSpec samples = job->train_data->spec();
+  std::vector<MemoryAdvice> known;
+  const auto all = PlanMemory(&*job->model, *job->update, config_, samples, 60,
+                              [&](MemoryAdvice advice) { known.push_back(std::move(advice)); });
+  ASSERT_TRUE(all.ok()) << all.status();
+  ASSERT_EQ(known.size(), 3u);
+  for (size_t i = 0; i < known.size(); ++i) {
+    EXPECT_EQ(known[i].unmeasured.size(), 3 - i);
+    EXPECT_EQ(known[i].plan.activations, all->plan.activations);
+    EXPECT_FALSE(known[i].options.empty()) << "half the batch costs no measurement";
+  }
+  EXPECT_TRUE(all->unmeasured.empty());
+  const auto in_no_time = PlanMemory(&*job->model, *job->update, config_, samples, 0);
+  ASSERT_TRUE(in_no_time.ok()) << in_no_time.status();
+  EXPECT_EQ(in_no_time->unmeasured.size(), 3u);
+  EXPECT_EQ(in_no_time->options.size(), 1u);
+}
+
 TEST_F(PlanModesTest, AGoodJobIsGoodAndLeavesNoGradients) {
   EXPECT_TRUE(CheckJob(config_, 4).ok());
   auto job = PlanJob(config_, 1);

@@ -1,9 +1,11 @@
 #include "worker/trainer/dry_run.h"
 
+#include <chrono>
+#include <condition_variable>
 #include <exception>
 #include <fstream>
-#include <future>
 #include <limits>
+#include <mutex>
 #include <string>
 #include <thread>
 #include <utility>
@@ -29,17 +31,36 @@ int64_t HostMemoryAvailable() {
   return 0;
 }
 
-std::optional<MemoryAdvice> Measure(const TrainConfig& config, std::shared_ptr<const Dataset> data,
-                                    int world_size) {
+// What the thread that measures and the one that waits share.
+struct Progress {
+  std::mutex mutex;
+  std::condition_variable ended;
+  std::optional<MemoryAdvice> advice;
+  bool done = false;
+
+  void Put(MemoryAdvice known) {
+    const std::lock_guard<std::mutex> lock(mutex);
+    advice = std::move(known);
+  }
+  void End() {
+    const std::lock_guard<std::mutex> lock(mutex);
+    done = true;
+    ended.notify_all();
+  }
+};
+
+void Measure(const TrainConfig& config, std::shared_ptr<const Dataset> data, int world_size,
+             Progress* progress) {
   try {
     // What the weights are does not matter here, and their file may be gone after a resume.
     absl::StatusOr<PlannedJob> job = PlanJob(config, world_size, /*resumed=*/true, std::move(data));
-    if (!job.ok()) return std::nullopt;
+    if (!job.ok()) return;
     absl::StatusOr<MemoryAdvice> advice =
-        PlanMemory(&*job->model, *job->update, config, job->train_data->spec(), kOptionsSeconds);
-    return advice.ok() ? std::optional(*std::move(advice)) : std::nullopt;
-  } catch (const std::exception&) {  // the CPU's memory is full, too, or a module raised
-    return std::nullopt;
+        PlanMemory(&*job->model, *job->update, config, job->train_data->spec(), kOptionsSeconds,
+                   [progress](MemoryAdvice known) { progress->Put(std::move(known)); });
+    if (advice.ok()) progress->Put(*std::move(advice));
+  } catch (const std::exception&) {
+    // The CPU's memory is full, too, or a module raised: what is known by then is good.
   }
 }
 
@@ -49,18 +70,18 @@ std::optional<MemoryAdvice> DryRun(const TrainConfig& config, std::shared_ptr<co
                                    int world_size, int local_ranks, int64_t weight_bytes) {
   if (data == nullptr) return std::nullopt;
   if (HostMemoryAvailable() < kModelCopies * weight_bytes * local_ranks) return std::nullopt;
-  std::promise<std::optional<MemoryAdvice>> promise;
-  std::future<std::optional<MemoryAdvice>> advice = promise.get_future();
+  const auto progress = std::make_shared<Progress>();
   try {
-    std::thread([promise = std::move(promise), config, data = std::move(data),
-                 world_size]() mutable {
-      promise.set_value(Measure(config, std::move(data), world_size));
+    std::thread([progress, config, data = std::move(data), world_size]() mutable {
+      Measure(config, std::move(data), world_size, progress.get());
+      progress->End();
     }).detach();
   } catch (const std::exception&) {  // no memory for a thread
     return std::nullopt;
   }
-  if (advice.wait_for(kPatience) != std::future_status::ready) return std::nullopt;
-  return advice.get();
+  std::unique_lock<std::mutex> lock(progress->mutex);
+  progress->ended.wait_for(lock, kPatience, [&] { return progress->done; });
+  return progress->advice;
 }
 
 }  // namespace ddprun

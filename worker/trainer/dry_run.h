@@ -11,9 +11,10 @@
 
 namespace ddprun {
 
-// Nothing where it fails, takes longer than a minute (whoever waits for the error would rather have
-// it without numbers), or where the host has too little memory for one more model for each of its
-// `local_ranks`. A thread that takes longer goes on: only for a process that is about to end.
+// What is known after a minute at most, since somebody waits for the error. Nothing where it fails,
+// where that is too short for the job as it is, or where the host has too little memory for one
+// more model for each of its `local_ranks`. A thread that takes longer goes on: only for a process
+// that is about to end.
 std::optional<MemoryAdvice> DryRun(const TrainConfig& config, std::shared_ptr<const Dataset> data,
                                    int world_size, int local_ranks, int64_t weight_bytes);
 

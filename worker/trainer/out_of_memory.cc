@@ -116,6 +116,9 @@ std::string OutOfMemoryText(const OutOfMemory& what, const TrainConfig& config) 
       help.push_back(
           absl::StrCat(option.change, ": ", Bytes(option.activations), " for activations"));
     }
+    for (const std::string& change : what.advice->unmeasured) {
+      help.push_back(absl::StrCat(change, " may help, too; there was no time to measure it"));
+    }
   } else {
     help = EstimatedHelp(state, rest, config);
   }

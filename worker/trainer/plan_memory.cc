@@ -192,40 +192,59 @@ absl::StatusOr<ActivationCost> MeasureActivations(Model* model, const TrainConfi
   return Measure(model, config, samples);
 }
 
-absl::StatusOr<MemoryAdvice> PlanMemory(Model* model, const ParameterUpdate& update,
-                                        const TrainConfig& config, const SampleSpec& samples,
-                                        double seconds_max) {
-  const auto begin = std::chrono::steady_clock::now();
+namespace {
+
+// What needs no more than the job as it is.
+MemoryAdvice AdviceOf(const ActivationCost& cost, const Model& model, const ParameterUpdate& update,
+                      const TrainConfig& config, const SampleSpec& samples) {
   MemoryAdvice advice;
-  absl::StatusOr<ActivationCost> cost = MeasureActivations(model, config, samples);
-  if (!cost.ok()) return cost.status();
-  advice.cost = *cost;
+  advice.cost = cost;
   MemoryPlan& plan = advice.plan;
-  plan.weights = plan.gradients = TensorBytes(model->Parameters());
-  plan.buffers = TensorBytes(model->Buffers());
+  plan.weights = plan.gradients = TensorBytes(model.Parameters());
+  plan.buffers = TensorBytes(model.Buffers());
   plan.optimizer = TensorBytes(update.State());
   plan.average = TensorBytes(update.AveragedWeights());
-  plan.activations = cost->Of(config.data_batch_size);
+  plan.activations = cost.Of(config.data_batch_size);
   plan.loader = Loader::RingBytes(samples, {.batch_size = config.data_batch_size,
                                             .threads = static_cast<int>(config.data_workers)});
   plan.checkpoint_copy = plan.weights + plan.buffers + plan.optimizer + plan.average;
-  std::vector<std::string> names;
-  const std::vector<TrainConfig> alternatives = Alternatives(config, model->size(), &names);
-  for (size_t i = 0; i < alternatives.size(); ++i) {
+  return advice;
+}
+
+// An option that helps takes its place among the others.
+void AddOption(const MemoryOption& option, MemoryAdvice* advice) {
+  if (option.activations >= advice->plan.activations) return;
+  const auto place = std::upper_bound(
+      advice->options.begin(), advice->options.end(), option,
+      [](const MemoryOption& a, const MemoryOption& b) { return a.activations < b.activations; });
+  advice->options.insert(place, option);
+}
+
+}  // namespace
+
+absl::StatusOr<MemoryAdvice> PlanMemory(Model* model, const ParameterUpdate& update,
+                                        const TrainConfig& config, const SampleSpec& samples,
+                                        double seconds_max,
+                                        const std::function<void(MemoryAdvice)>& progress) {
+  const auto begin = std::chrono::steady_clock::now();
+  absl::StatusOr<ActivationCost> cost = MeasureActivations(model, config, samples);
+  if (!cost.ok()) return cost.status();
+  MemoryAdvice advice = AdviceOf(*cost, *model, update, config, samples);
+  if (config.data_batch_size > 1) AddOption(HalfTheBatch(config, advice), &advice);
+  const std::vector<TrainConfig> alternatives =
+      Alternatives(config, model->size(), &advice.unmeasured);
+  for (const TrainConfig& alternative : alternatives) {
+    if (progress) progress(advice);
     const std::chrono::duration<double> taken = std::chrono::steady_clock::now() - begin;
     if (taken.count() > seconds_max) break;
-    absl::StatusOr<ActivationCost> changed = MeasureActivations(model, alternatives[i], samples);
+    absl::StatusOr<ActivationCost> changed = MeasureActivations(model, alternative, samples);
+    const std::string name = advice.unmeasured.front();
+    advice.unmeasured.erase(advice.unmeasured.begin());
     if (!changed.ok()) continue;  // autocast, for example, does not know every operation
     const int64_t activations = changed->Of(config.data_batch_size);
-    advice.options.push_back(
-        {names[i], activations, plan.OnDevice() - plan.activations + activations});
+    AddOption({name, activations, advice.plan.OnDevice() - advice.plan.activations + activations},
+              &advice);
   }
-  if (config.data_batch_size > 1) advice.options.push_back(HalfTheBatch(config, advice));
-  std::erase_if(advice.options,
-                [&](const MemoryOption& option) { return option.activations >= plan.activations; });
-  std::stable_sort(
-      advice.options.begin(), advice.options.end(),
-      [](const MemoryOption& a, const MemoryOption& b) { return a.activations < b.activations; });
   return advice;
 }
 

@@ -7,6 +7,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -65,12 +66,14 @@ struct MemoryAdvice {
   ActivationCost cost;
   MemoryPlan plan;
   std::vector<MemoryOption> options;  // those that change something, the one that helps most first
+  std::vector<std::string> unmeasured;  // changes that there was no time for
 };
 
 // `update` says how large optimizer and averages are. After `seconds_max` no further option is
-// measured.
+// measured. `progress` gets what is known so far, each time that it is more; may be empty.
 absl::StatusOr<MemoryAdvice> PlanMemory(Model* model, const ParameterUpdate& update,
                                         const TrainConfig& config, const SampleSpec& samples,
-                                        double seconds_max);
+                                        double seconds_max,
+                                        const std::function<void(MemoryAdvice)>& progress = {});
 
 }  // namespace ddprun
