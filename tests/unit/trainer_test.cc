@@ -227,11 +227,14 @@ TEST_F(TrainerTest, AnotherWorldSizeContinuesBySamplesSeen) {
   EXPECT_EQ(state->epoch, 1);
 }
 
-TEST(TrainState, NotesWhatGradientsWereAddedUpThrough) {
+TEST_F(TrainerTest, TheStateNotesWhatGradientsWereAddedUpThrough) {
   TrainState state;
+  state.config = config_;
   state.all_reduce = "shared memory";
   const std::string json = TrainStateToJson(state);
-  EXPECT_EQ(TrainStateFromJson(json)->all_reduce, "shared memory");
+  const auto back = TrainStateFromJson(json);
+  ASSERT_TRUE(back.ok()) << back.status();
+  EXPECT_EQ(back->all_reduce, "shared memory");
   const std::string older = absl::StrReplaceAll(json, {{"\"all_reduce\"", "\"unknown\""}});
   EXPECT_EQ(TrainStateFromJson(older)->all_reduce, "") << "of a version that did not note it";
 }
