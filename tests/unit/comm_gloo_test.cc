@@ -6,10 +6,8 @@
 #include <thread>
 #include <tuple>
 
-#include "gloo/types.h"
 #include "gtest/gtest.h"
-#include "tests/unit/shared_exchange.h"
-#include "worker/comm/communicator.h"
+#include "tests/unit/comm_ranks.h"
 
 namespace ddprun {
 namespace {
@@ -18,73 +16,6 @@ constexpr DataType kTypes[] = {DataType::kFloat32,  DataType::kFloat64, DataType
                                DataType::kBFloat16, DataType::kInt32,   DataType::kInt64,
                                DataType::kUInt8};
 constexpr size_t kCounts[] = {0, 1, 7, 1'000'000};
-
-// Runs body as `size` ranks in threads of this process; a returned text is a failure.
-void RunRanks(int size, const std::function<void(Communicator&)>& body, bool shared_memory = true,
-              int without = -1) {
-  SharedExchange exchange;
-  std::vector<std::thread> threads;
-  for (int rank = 0; rank < size; ++rank) {
-    threads.emplace_back([&, rank] {
-      CommunicatorOptions options;
-      options.rank = rank;
-      options.size = size;
-      options.timeout_seconds = 30;
-      options.shared_memory = shared_memory && rank != without;
-      auto communicator = CreateGlooCommunicator(options, exchange.Get());
-      ASSERT_TRUE(communicator.ok()) << communicator.status();
-      body(**communicator);
-    });
-  }
-  for (std::thread& thread : threads) thread.join();
-}
-
-// Small whole numbers, which every type holds exactly.
-double Value(int rank, size_t i) {
-  return static_cast<double>((i + static_cast<size_t>(rank) * 3) % 11);
-}
-
-void Store(std::vector<char>& bytes, DataType type, size_t i, double value) {
-  auto put = [&](auto number) {
-    std::memcpy(bytes.data() + i * sizeof(number), &number, sizeof(number));
-  };
-  const auto single = static_cast<float>(value);
-  uint32_t bits;
-  std::memcpy(&bits, &single, sizeof(bits));
-  switch (type) {
-    case DataType::kFloat32:
-      return put(single);
-    case DataType::kFloat64:
-      return put(value);
-    case DataType::kFloat16:
-      return put(gloo::cpu_float2half_rn(single));
-    case DataType::kBFloat16:
-      return put(static_cast<uint16_t>(bits >> 16));
-    case DataType::kInt32:
-      return put(static_cast<int32_t>(value));
-    case DataType::kInt64:
-      return put(static_cast<int64_t>(value));
-    case DataType::kUInt8:
-      return put(static_cast<uint8_t>(value));
-  }
-}
-
-std::vector<char> Filled(DataType type, size_t count, const std::function<double(size_t)>& value) {
-  std::vector<char> bytes(count * DataTypeBytes(type));
-  for (size_t i = 0; i < count; ++i) Store(bytes, type, i, value(i));
-  return bytes;
-}
-
-double Combine(ReduceOp op, int size, size_t i) {
-  double result = Value(0, i);
-  for (int rank = 1; rank < size; ++rank) {
-    const double value = Value(rank, i);
-    if (op == ReduceOp::kMin) result = std::min(result, value);
-    if (op == ReduceOp::kMax) result = std::max(result, value);
-    if (op == ReduceOp::kSum || op == ReduceOp::kAvg) result += value;
-  }
-  return result;
-}
 
 class GlooSizes : public testing::TestWithParam<int> {};
 INSTANTIATE_TEST_SUITE_P(Ranks, GlooSizes, testing::Values(1, 2, 3, 4, 5));
@@ -121,45 +52,6 @@ TEST_P(GlooAllReduce, SaysWhatItGoesThrough) {
   const std::string path = size == 1 ? "" : shared ? "shared memory" : "TCP";
   RunRanks(
       size, [&](Communicator& c) { EXPECT_EQ(c.AllReducePath(), path); }, shared);
-}
-
-TEST(GlooSharedMemory, IsLeftByAllWhereOneRankCannotShareIt) {
-  RunRanks(
-      4,
-      [](Communicator& communicator) {
-        EXPECT_STREQ(communicator.AllReducePath(), "TCP");
-        auto data = Filled(DataType::kFloat32, 1001,
-                           [&](size_t i) { return Value(communicator.rank(), i); });
-        ASSERT_TRUE(communicator.AllReduce(data.data(), 1001, DataType::kFloat32, ReduceOp::kSum)
-                        ->Wait()
-                        .ok());
-        EXPECT_EQ(data, Filled(DataType::kFloat32, 1001,
-                               [](size_t i) { return Combine(ReduceOp::kSum, 4, i); }));
-      },
-      true, /*without=*/2);
-}
-
-// With numbers whose sum depends on it, at any place of a chunk and in any chunk.
-TEST(GlooSharedMemory, AddsUpInTheOrderOfTheRanks) {
-  constexpr size_t kCount = 700'001;
-  const auto value = [](int rank, size_t i) {
-    return static_cast<float>(static_cast<double>(i % 977 + 1) / (rank + 3.0)) *
-           (rank % 2 == 0 ? 1.0F : -0.37F);
-  };
-  for (int size : {3, 4, 5}) {
-    RunRanks(size, [&](Communicator& communicator) {
-      std::vector<float> data(kCount), expected(kCount);
-      for (size_t i = 0; i < kCount; ++i) {
-        data[i] = value(communicator.rank(), i);
-        expected[i] = value(0, i);
-        for (int rank = 1; rank < size; ++rank) expected[i] += value(rank, i);
-      }
-      ASSERT_TRUE(communicator.AllReduce(data.data(), kCount, DataType::kFloat32, ReduceOp::kSum)
-                      ->Wait()
-                      .ok());
-      EXPECT_TRUE(data == expected) << size << " ranks";
-    });
-  }
 }
 
 TEST_P(GlooAllReduce, AverageIsTheSumDividedByTheNumberOfRanks) {
