@@ -3,20 +3,26 @@ beside torchvision with Pillow under PyTorch's DataLoader: the same files, batch
 
 The pictures are made for it: waves of colour, discs and noise, JPEG quality 85 to 90, 4:2:0; they lie in the page cache.
 "Per core" counts processor time, that of the process which takes the batches included, so it holds on a busy machine too.
+Last, ResNet-18 is trained on them: the part of its time that it has waited for data.
 """
 
 import argparse
+import json
 import os
+import shlex
 import subprocess
+import sys
 import tempfile
 
 from bench_report import Sample, pins, print_row
-from job_run import BIN, ROOT
+from job_run import BIN, ROOT, Job
 
 PYTHON = str(ROOT / ".deps/torchvision/bin/python")
 PEER = str(ROOT / "scripts/peer_images.py")
 OURS = str(BIN.parent / "tests" / "image-rate")
 TURN_SECONDS_MAX = 300
+TRAINING = ["--set", "model.name=resnet18", "--set", "data.batch_size=16", "--set", "train.epochs=2", "--set", "train.evaluate=false",
+            "--set", "precision.amp=off", "--set", "log.every_steps=1"]
 
 
 def measure(command):
@@ -26,6 +32,23 @@ def measure(command):
                             timeout=TURN_SECONDS_MAX).stdout
     pictures, wall, processor = map(float, output.split())
     return pictures / processor, pictures / wall
+
+
+def bench_waiting(folder, workers, ranks):
+    """Of data_wait_s, compute_s and comm_wait_s of all steps but the first, for which there is nothing to prepare data behind."""
+    arguments = ["--nproc", str(ranks), *TRAINING, "--set", f"data.workers={workers}", "--set", f"data.dir={folder}",
+                 str(ROOT / "examples" / "image_folder.cfg")]
+    with Job(arguments, TURN_SECONDS_MAX) as job:
+        code, result = job.wait_end()
+        if code != 0:
+            sys.exit(f"the job ended with {code}: {result}")
+        with open(job.run_dir / "metrics.jsonl", encoding="utf-8") as file:
+            lines = [json.loads(line) for line in file][1:]
+    waiting, computing, reducing = (sum(line[key] for line in lines) for key in ("data_wait_s", "compute_s", "comm_wait_s"))
+    shown = shlex.join(arguments).replace(folder, "…")
+    print_row(f"build/bin/ddprun {shown}", "–",
+              f"{100 * waiting / (waiting + computing + reducing):.3f} % waiting for data ({waiting:.4f} s of "
+              f"{waiting + computing + reducing:.1f} s, {len(lines)} steps of 224×224)", "–")
 
 
 def main():
@@ -47,6 +70,8 @@ def main():
             walls.append(mine[1] / other[1])
             print(f"  {turn + 1}: per core {mine[0]:.0f} and {other[0]:.0f}, ratio {ratios[-1]:.2f}; "
                   f"in all {mine[1]:.0f} and {other[1]:.0f}, ratio {walls[-1]:.2f}", flush=True)
+        for ranks in (1, 2):
+            bench_waiting(folder, options.workers, ranks)
     versions = f"torch {pins()['TORCH_VERSION']}, torchvision {pins()['TORCHVISION_VERSION']}, Pillow {pins()['PILLOW_VERSION']}"
     print_row(f"scripts/bench_images.sh --workers {options.workers}",
               f"torchvision, DataLoader: {Sample(peers).text('pictures a core second', 0)}",

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Pictures a second, from JPEG to normalised 224×224, beside torchvision with Pillow (2 minutes).
+# Pictures a second, from JPEG to normalised 224×224, beside torchvision with Pillow; training that waits for them (3 minutes).
 #   scripts/bench_images.sh [--rounds N] [--workers N] [--pictures N]
 # Prints lines for the table of docs/benchmarks.md.
 set -euo pipefail

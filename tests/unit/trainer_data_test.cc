@@ -247,7 +247,7 @@ TEST(SnapshotTest, ACaptureIsThatMomentAndLoadsBack) {
       {"w", at::arange(6).to(at::kFloat).view({2, 3}).t()},  // not contiguous
       {"n", at::full({}, 7, at::kLong)},
       {"b", at::tensor({1, 2, 3}, at::kByte)}};
-  auto snapshot = Snapshot::Create(tensors);
+  auto snapshot = Snapshot::Create(tensors, 2);
   ASSERT_TRUE(snapshot.ok()) << snapshot.status();
   snapshot->Capture();
   tensors[0].tensor.zero_();
@@ -300,7 +300,7 @@ TEST(DigestTest, ThePythonScriptGivesTheSame) {
   config.model_name = "simple_cnn";
   const std::vector<NamedTensor> tensors =
       CreateModel({config, {.input_shape = {1, 28, 28}, .classes = 10}})->Parameters();
-  auto snapshot = Snapshot::Create(tensors);
+  auto snapshot = Snapshot::Create(tensors, 2);
   ASSERT_TRUE(snapshot.ok());
   snapshot->Capture();
   const std::string path = dir.path() + "/model.safetensors";

@@ -14,6 +14,7 @@
 #include "tests/unit/trainer_harness.h"
 #include "worker/checkpoint/generators.h"
 #include "worker/checkpoint/snapshot.h"
+#include "worker/checkpoint/stream_copy.h"
 #include "worker/checkpoint/tensor_format.h"
 
 namespace ddprun {
@@ -70,7 +71,7 @@ TEST(Snapshot, HoldsTensorsOfAnySizeAndOrderOfElements) {
       {"half", at::randn({33}).to(at::kHalf)},
       {"none", at::empty({0, 3})},
       {"count", at::tensor(int64_t{-7})}};
-  auto snapshot = Snapshot::Create(tensors);
+  auto snapshot = Snapshot::Create(tensors, 2);
   ASSERT_TRUE(snapshot.ok()) << snapshot.status();
   snapshot->Populate();
   for (int round = 0; round < 2; ++round) {
@@ -93,6 +94,25 @@ TEST(Snapshot, HoldsTensorsOfAnySizeAndOrderOfElements) {
     std::filesystem::remove(path);
   }
   at::set_num_threads(1);
+}
+
+// Whatever the addresses and the size: these bytes, and none beside them.
+TEST(StreamCopy, CopiesAsMemcpyDoes) {
+  constexpr size_t kSlack = 80;
+  constexpr char kOutside = 0x55;
+  for (const size_t bytes : {0, 1, 63, 64, 4096, 16'383, 16'448, 16'511, 49'152, 100'003}) {
+    std::string source(bytes + kSlack, '\0');
+    for (size_t i = 0; i < source.size(); ++i) source[i] = static_cast<char>(i * 131 + i / 251);
+    for (const size_t to : {0, 1, 32, 63}) {
+      for (const size_t from : {0, 3, 16, 64}) {
+        std::string target(bytes + kSlack, kOutside);
+        std::string expected = target;
+        expected.replace(to, bytes, source, from, bytes);
+        StreamCopy(target.data() + to, source.data() + from, bytes);
+        ASSERT_TRUE(target == expected) << bytes << " bytes, from " << from << " to " << to;
+      }
+    }
+  }
 }
 
 // The GPU's generator is in the file only where there is one.

@@ -1,5 +1,6 @@
 #include "worker/checkpoint/checkpoint_writer.h"
 
+#include <algorithm>
 #include <chrono>
 #include <cinttypes>
 #include <cstdio>
@@ -25,6 +26,13 @@ class Stopwatch {
   const std::chrono::steady_clock::time_point begin_;
 };
 
+// The other ranks of the machine wait for rank 0 in the step after its copy, so it may use what the
+// machine has; but more threads than these are only others' disturbance: memory gives no more.
+int CopyThreads() {
+  constexpr unsigned kThreadsMax = 4;
+  return static_cast<int>(std::clamp(std::thread::hardware_concurrency(), 1u, kThreadsMax));
+}
+
 void Warn(int64_t step, const char* what, const char* reason) {
   fprintf(stderr, "checkpoint of step %" PRId64 ": %s: %s\n", step, what, reason);
 }
@@ -46,7 +54,7 @@ absl::StatusOr<std::unique_ptr<CheckpointWriter>> CheckpointWriter::Create(
     if (!tensors.average.empty()) files.push_back({"ema.safetensors", tensors.average});
   }
   for (auto& [name, list] : files) {
-    absl::StatusOr<Snapshot> snapshot = Snapshot::Create(list);
+    absl::StatusOr<Snapshot> snapshot = Snapshot::Create(list, CopyThreads());
     if (!snapshot.ok()) return snapshot.status();
     writer->snapshots_.push_back(*std::move(snapshot));
     writer->file_names_.push_back(name);

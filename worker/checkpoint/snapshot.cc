@@ -1,18 +1,16 @@
 #include "worker/checkpoint/snapshot.h"
 
-#include <ATen/Parallel.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 #include <sys/mman.h>
 #include <unistd.h>
-#ifdef __SSE2__
-#include <emmintrin.h>
-#endif
 
 #include <algorithm>
-#include <cstring>
+#include <atomic>
 #include <map>
 #include <set>
+#include <thread>
 
+#include "worker/checkpoint/stream_copy.h"
 #include "worker/checkpoint/tensor_format.h"
 
 namespace ddprun {
@@ -20,29 +18,6 @@ namespace {
 
 // What a thread copies at once, small enough to share the work evenly.
 constexpr size_t kChunkBytes = size_t{8} << 20;
-
-// Copies around the caches: nobody reads the copy soon, so its lines need not be fetched before
-// they are overwritten, and what training has in the caches stays there.
-void StreamCopy(char* to, const char* from, size_t bytes) {
-#ifdef __SSE2__
-  constexpr size_t kVector = sizeof(__m128i);
-  constexpr size_t kLine = 4 * kVector;
-  const size_t head = std::min(bytes, -reinterpret_cast<uintptr_t>(to) % kVector);
-  memcpy(to, from, head);
-  size_t at = head;
-  for (; at + kLine <= bytes; at += kLine) {
-    const auto* source = reinterpret_cast<const __m128i*>(from + at);
-    auto* target = reinterpret_cast<__m128i*>(to + at);
-    const __m128i line[] = {_mm_loadu_si128(source), _mm_loadu_si128(source + 1),
-                            _mm_loadu_si128(source + 2), _mm_loadu_si128(source + 3)};
-    for (int i = 0; i < 4; ++i) _mm_stream_si128(target + i, line[i]);
-  }
-  _mm_sfence();  // the thread that writes the file sees it all
-  memcpy(to + at, from + at, bytes - at);
-#else
-  memcpy(to, from, bytes);
-#endif
-}
 
 // Copies from a GPU are several times as fast into memory that the driver has pinned.
 at::Tensor MakeBuffer(const std::vector<NamedTensor>& tensors, uint64_t bytes) {
@@ -58,13 +33,14 @@ void WaitForDevice(const at::Device& device) {
 
 }  // namespace
 
-absl::StatusOr<Snapshot> Snapshot::Create(const std::vector<NamedTensor>& tensors) {
+absl::StatusOr<Snapshot> Snapshot::Create(const std::vector<NamedTensor>& tensors, int threads) {
   absl::StatusOr<std::vector<TensorInfo>> infos = TensorInfos(tensors);
   if (!infos.ok()) return infos.status();
   // "format" is what other readers of the format look for.
   absl::StatusOr<std::string> header = BuildSafetensorsHeader(&*infos, {{"format", "pt"}});
   if (!header.ok()) return header.status();
   Snapshot snapshot;
+  snapshot.threads_ = threads;
   snapshot.header_ = *std::move(header);
   snapshot.buffer_ = MakeBuffer(tensors, infos->empty() ? 0 : infos->back().end);
   std::map<std::string, at::Tensor> by_name;
@@ -105,6 +81,23 @@ void Snapshot::Populate() {
   for (size_t at = 0; at < bytes; at += page) touched[at] = 0;
 }
 
+void Snapshot::CopyChunks() {
+  std::atomic<size_t> next = 0;
+  const auto copy = [&] {
+    for (size_t i = next++; i < chunks_.size(); i = next++) {
+      const Chunk& chunk = chunks_[i];
+      StreamCopy(static_cast<char*>(views_[chunk.tensor].data_ptr()) + chunk.offset,
+                 static_cast<const char*>(sources_[chunk.tensor].data_ptr()) + chunk.offset,
+                 chunk.bytes);
+    }
+  };
+  // A thread takes some 50 µs to begin, in which this one copies half a megabyte.
+  const size_t threads = std::min(static_cast<size_t>(threads_), buffer_.nbytes() / kChunkBytes);
+  std::vector<std::jthread> others;
+  for (size_t i = 1; i < threads; ++i) others.emplace_back(copy);
+  copy();
+}
+
 void Snapshot::Capture() {
   const at::NoGradGuard no_grad;
   std::set<at::DeviceIndex> devices;
@@ -112,14 +105,7 @@ void Snapshot::Capture() {
     views_[i].copy_(sources_[i], /*non_blocking=*/true);
     if (sources_[i].is_cuda()) devices.insert(sources_[i].device().index());
   }
-  at::parallel_for(0, static_cast<int64_t>(chunks_.size()), 1, [&](int64_t first, int64_t last) {
-    for (int64_t i = first; i < last; ++i) {
-      const Chunk& chunk = chunks_[static_cast<size_t>(i)];
-      StreamCopy(static_cast<char*>(views_[chunk.tensor].data_ptr()) + chunk.offset,
-                 static_cast<const char*>(sources_[chunk.tensor].data_ptr()) + chunk.offset,
-                 chunk.bytes);
-    }
-  });
+  CopyChunks();
   for (at::DeviceIndex index : devices) WaitForDevice(at::Device(at::kCUDA, index));
 }
 

@@ -13,11 +13,12 @@ namespace ddprun {
 
 class Snapshot {
  public:
-  static absl::StatusOr<Snapshot> Create(const std::vector<NamedTensor>& tensors);
+  // `threads` copy what lies in host memory.
+  static absl::StatusOr<Snapshot> Create(const std::vector<NamedTensor>& tensors, int threads);
   // Makes the kernel give the buffer's memory now, instead of page by page in the first Capture,
   // which would take several times as long as the others. Any thread, before the first Capture.
   void Populate();
-  // Copies the tensors as they are now, with as many threads as LibTorch computes with.
+  // Copies the tensors as they are now.
   void Capture();
   const std::string& header() const { return header_; }
   const void* data() const { return buffer_.data_ptr(); }
@@ -31,7 +32,9 @@ class Snapshot {
     size_t bytes = 0;
   };
   void AddSource(const at::Tensor& source, const at::Tensor& view);
+  void CopyChunks();
 
+  int threads_ = 1;
   std::string header_;
   at::Tensor buffer_;                // bytes
   std::vector<at::Tensor> sources_;  // the tensors, …
