@@ -17,11 +17,16 @@ inline constexpr double kVocabularyMax = 4294967295.0;  // token files hold at m
 inline constexpr double kModelSizeMax = 1 << 20;
 
 std::vector<KeySpec> ModelKeys();
+// [data]: where samples come from, and how they become batches.
 std::vector<KeySpec> DataKeys();
+// [data]: what a sample is.
+std::vector<KeySpec> SampleKeys();
 std::vector<KeySpec> TrainKeys();
-// [precision] and [parallel].
-std::vector<KeySpec> LayoutKeys();
-// [performance], [checks], [checkpoint] and [log].
-std::vector<KeySpec> RunKeys();
+std::vector<KeySpec> PrecisionKeys();
+std::vector<KeySpec> ParallelKeys();
+// [performance] and [checks].
+std::vector<KeySpec> PerformanceKeys();
+// [checkpoint] and [log].
+std::vector<KeySpec> CheckpointKeys();
 
 }  // namespace ddprun

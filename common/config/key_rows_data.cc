@@ -88,10 +88,6 @@ std::vector<KeySpec> DataKeys() {
        .field = &C::data_dir,
        .aliases = {"path", "root", "data_dir", "directory"}},
       {.section = "data",
-       .name = "normalize",
-       .field = &C::data_normalize,
-       .supported = {"auto", "none", "imagenet"}},
-      {.section = "data",
        .name = "batch_size",
        .field = &C::data_batch_size,
        .min = 1,
@@ -106,11 +102,20 @@ std::vector<KeySpec> DataKeys() {
        .max = kLoaderThreadsMax,
        .resume_may_change = true,
        .aliases = {"num_workers", "loader_threads", "threads"}},
+  };
+}
+
+std::vector<KeySpec> SampleKeys() {
+  return {
       {.section = "data",
        .name = "augment",
        .field = &C::data_augment,
        .supported = {"auto", "none", "standard"},
        .aliases = {"augmentation", "transform"}},
+      {.section = "data",
+       .name = "normalize",
+       .field = &C::data_normalize,
+       .supported = {"auto", "none", "imagenet"}},
       {.section = "data",
        .name = "image_size",
        .field = &C::data_image_size,

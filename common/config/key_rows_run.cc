@@ -8,7 +8,7 @@ using C = TrainConfig;
 
 }  // namespace
 
-std::vector<KeySpec> LayoutKeys() {
+std::vector<KeySpec> PrecisionKeys() {
   return {
       {.section = "precision",
        .name = "amp",
@@ -39,6 +39,11 @@ std::vector<KeySpec> LayoutKeys() {
        .min = 1,
        .max = kStepsMax,
        .aliases = {"growth_interval"}},
+  };
+}
+
+std::vector<KeySpec> ParallelKeys() {
+  return {
       {.section = "parallel",
        .name = "pipeline_stages",
        .field = &C::parallel_pipeline_stages,
@@ -78,7 +83,7 @@ std::vector<KeySpec> LayoutKeys() {
   };
 }
 
-std::vector<KeySpec> RunKeys() {
+std::vector<KeySpec> PerformanceKeys() {
   return {
       {.section = "performance",
        .name = "graph",
@@ -112,6 +117,11 @@ std::vector<KeySpec> RunKeys() {
        .min = 0,
        .max = 1000,
        .resume_may_change = true},
+  };
+}
+
+std::vector<KeySpec> CheckpointKeys() {
+  return {
       {.section = "checkpoint",
        .name = "every_steps",
        .field = &C::checkpoint_every_steps,

@@ -7,7 +7,8 @@ namespace {
 
 std::vector<KeySpec> BuildTable() {
   std::vector<KeySpec> keys;
-  for (auto part : {ModelKeys(), DataKeys(), TrainKeys(), LayoutKeys(), RunKeys()}) {
+  for (const auto& part : {ModelKeys(), DataKeys(), SampleKeys(), TrainKeys(), PrecisionKeys(),
+                           ParallelKeys(), PerformanceKeys(), CheckpointKeys()}) {
     keys.insert(keys.end(), part.begin(), part.end());
   }
   return keys;

@@ -70,8 +70,9 @@ struct ErrorCase {
   std::string expected;                // the beginning of the message
 };
 
-const std::vector<ErrorCase>& ErrorCases() {
-  static const auto& cases = *new std::vector<ErrorCase>{
+// What a single key is and holds.
+std::vector<ErrorCase> KeyErrors() {
+  return {
       {"lerning_rate = 1",
        {},
        R"(train.cfg:8: [train] lerning_rate: unknown key; did you mean "lr"?)"},
@@ -106,6 +107,12 @@ const std::vector<ErrorCase>& ErrorCases() {
       {"optimizer = \"adamm\"",
        {},
        R"(train.cfg:8: [train] optimizer: "adamm" is not a known value; supported: "adam", "adamw", "sgd")"},
+  };
+}
+
+// What goes with what, in the file.
+std::vector<ErrorCase> RuleErrors() {
+  return {
       {"nesterov = true\noptimizer = \"sgd\"",
        {},
        "train.cfg:8: [train] nesterov: needs [train] momentum greater than 0"},
@@ -137,6 +144,11 @@ const std::vector<ErrorCase>& ErrorCases() {
       {"optimizer = \"sgd\"\neps = 0.1",
        {},
        R"(train.cfg:9: [train] eps: has no meaning with [train] optimizer = "sgd")"},
+  };
+}
+
+std::vector<ErrorCase> CommandLineErrors() {
+  return {
       {"",
        {"data.normalize=imagenet"},
        R"(--set data.normalize=imagenet: "imagenet" is for images of three colours, idx has grey ones)"},
@@ -165,13 +177,14 @@ const std::vector<ErrorCase>& ErrorCases() {
        R"(--set model.name=resnet99: "resnet99" is not a known value; supported: )"},
       {"", {"train.epochs=1", "train.steps=1"}, "--set train.steps=1: epochs is given too"},
   };
-  return cases;
 }
 
 TEST(TrainConfigTest, EachErrorNamesFileLineAndKeyAndTheWayOut) {
-  for (const ErrorCase& c : ErrorCases()) {
-    const std::string message = ErrorOf(kGood + c.add, c.overrides);
-    EXPECT_EQ(message.substr(0, c.expected.size()), c.expected);
+  for (const auto& cases : {KeyErrors(), RuleErrors(), CommandLineErrors()}) {
+    for (const ErrorCase& c : cases) {
+      const std::string message = ErrorOf(kGood + c.add, c.overrides);
+      EXPECT_EQ(message.substr(0, c.expected.size()), c.expected);
+    }
   }
 }
 
