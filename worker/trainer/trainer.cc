@@ -211,7 +211,6 @@ absl::StatusOr<Trainer::EdgeDecision> Trainer::StepEdge() {
     ++state_.epoch;
     state_.step_in_epoch = state_.samples_in_epoch = 0;
   }
-  state_.bucket_layout = BucketLayoutToJson(reducer_->layout(), reducer_->parameters());
   const int todo = ddprun_step_done(session_.client, state_.step, state_.last_loss);
   if (todo < 0) return absl::InternalError(ddprun_error(session_.client));
   const bool stop = (todo & DDPRUN_STOP) != 0;
@@ -246,6 +245,7 @@ absl::Status Trainer::WriteDueCheckpoint(int todo) {
 absl::Status Trainer::WriteCheckpoint() {
   // No checkpoint names one as the best that does not exist.
   if (absl::Status status = SettleBest(); !status.ok()) return status;
+  state_.bucket_layout = BucketLayoutToJson(reducer_->layout(), reducer_->parameters());
   writer_->Write(state_, IsBest() ? BestMark() : "");
   written_step_ = state_.step;
   if (IsBest()) marked_step_ = state_.step;
