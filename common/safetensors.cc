@@ -6,6 +6,7 @@
 #include <set>
 #include <utility>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 
 namespace ddprun {
@@ -27,6 +28,11 @@ constexpr int kJsonDepthMax = 4;
 
 absl::Status Bad(const std::string& what) {
   return absl::InvalidArgumentError(absl::StrCat("not a valid safetensors file: ", what));
+}
+
+// A zip archive; before PyTorch 1.6, pickles of protocol 2.
+bool IsOfTorchSave(absl::string_view begin) {
+  return absl::StartsWith(begin, "PK\x03\x04") || absl::StartsWith(begin, "\x80\x02");
 }
 
 // Bytes of a tensor; overflow and broken bytes are errors.
@@ -198,6 +204,11 @@ absl::StatusOr<SafetensorsHeader> ParseSafetensorsHeader(absl::string_view prefi
     length |= uint64_t{static_cast<uint8_t>(prefix[i])} << (8 * i);
   }
   if (length > kSafetensorsHeaderBytesMax) {
+    if (IsOfTorchSave(prefix)) {
+      return Bad(
+          "torch.save has written it. In Python, with its path as F: from safetensors.torch import "
+          "save_file; save_file(torch.load(F, weights_only=True), F + \".safetensors\")");
+    }
     return Bad(absl::StrCat("its header would be ", length, " bytes, more than ",
                             kSafetensorsHeaderBytesMax));
   }

@@ -235,7 +235,11 @@ TEST_F(ScriptModelTest, InitialWeightsComeFromAFile) {
       LoadInitialWeights(path, *CreateModel({config, data})).message(),
       AllOf(HasSubstr("[model] weights: "), HasSubstr(path),
             HasSubstr("tensor \"fc.weight\" is F32 [10, 512], expected F32 [12, 512]; tensor "
-                      "\"fc.bias\" is F32 [10], expected F32 [12]:")));
+                      "\"fc.bias\" is F32 [10], expected F32 [12]:"),
+            HasSubstr("; [model] classes = 10 would fit it")));
+  config.model_stem = "imagenet";
+  EXPECT_THAT(LoadInitialWeights(path, *CreateModel({config, data})).message(),
+              HasSubstr("; [model] stem = \"cifar\", classes = 10 would fit it"));
   config.model_name = "resnet50";
   const std::string other(LoadInitialWeights(path, *CreateModel({config, data})).message());
   EXPECT_THAT(other, AllOf(HasSubstr("holds no tensor \"layer1.0.conv3.weight\""),

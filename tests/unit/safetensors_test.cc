@@ -107,6 +107,14 @@ TEST(SafetensorsTest, EveryBrokenRuleOfTheFormatIsRefused) {
   for (const auto& [bytes, expected] : cases) EXPECT_THAT(ErrorOf(bytes), HasSubstr(expected));
 }
 
+TEST(SafetensorsTest, FilesOfTorchSaveAreToldFromDamagedOnes) {
+  const std::string rest(200, 'x');
+  EXPECT_THAT(ErrorOf(absl::StrCat("PK\x03\x04", absl::string_view("\0\0\x08\x08", 4), rest)),
+              HasSubstr("torch.save has written it. In Python"));
+  EXPECT_THAT(ErrorOf(absl::StrCat("\x80\x02\x8a\nl", rest)), HasSubstr("torch.save has written"));
+  EXPECT_THAT(ErrorOf(absl::StrCat("KP\x03\x04", rest)), HasSubstr("its header would be"));
+}
+
 TEST(SafetensorsTest, EveryPrefixOfAFileIsRefused) {
   const std::string bytes = Sample();
   for (size_t size = 0; size < bytes.size(); ++size) {

@@ -1,16 +1,20 @@
 #include "worker/checkpoint/initial_weights.h"
 
+#include <algorithm>
 #include <cstring>
 #include <string>
 #include <vector>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "absl/strings/strip.h"
 #include "worker/checkpoint/tensor_format.h"
 
 namespace ddprun {
 namespace {
+
+constexpr int64_t kImagenetStemKernel = 7;  // its first convolution's height and width
 
 bool SameBits(const SafetensorsFile& file, const TensorInfo& a, const TensorInfo& b) {
   return a.dtype == b.dtype && a.shape == b.shape &&
@@ -75,6 +79,41 @@ absl::Status CheckTypes(const SafetensorsFile& file, const std::vector<NamedTens
       stem, "-fp32.safetensors, and set weights to what that writes"));
 }
 
+// Where the file has a whole model of the same kind, but other sizes: the keys of [model] that
+// would fit it; "" where none is known.
+std::string FittingKeys(const SafetensorsFile& file, const std::vector<NamedTensor>& tensors) {
+  struct Size {
+    absl::string_view tensor;
+    int64_t dimension;
+    absl::string_view key;
+  };
+  constexpr Size kSizes[] = {
+      {"conv1.weight", 2, "stem"},          {"fc.weight", 0, "classes"},
+      {"wte.weight", 0, "vocab_size"},      {"wte.weight", 1, "d_model"},
+      {"wpe.weight", 0, "sequence_length"}, {"token.weight", 0, "vocab_size"},
+      {"token.weight", 1, "d_model"},       {"position.weight", 0, "sequence_length"}};
+  std::vector<std::string> keys;
+  for (const Size& size : kSizes) {
+    const TensorInfo* found = file.Find(size.tensor);
+    const auto ours = std::find_if(tensors.begin(), tensors.end(), [&](const NamedTensor& item) {
+      return item.name == size.tensor;
+    });
+    if (found == nullptr || ours == tensors.end() ||
+        static_cast<int64_t>(found->shape.size()) != ours->tensor.dim() ||
+        size.dimension >= ours->tensor.dim()) {
+      continue;
+    }
+    const int64_t theirs = found->shape[static_cast<size_t>(size.dimension)];
+    if (theirs == ours->tensor.size(size.dimension)) continue;
+    if (size.key == "stem") {
+      keys.push_back(theirs == kImagenetStemKernel ? "stem = \"imagenet\"" : "stem = \"cifar\"");
+    } else {
+      keys.push_back(absl::StrCat(size.key, " = ", theirs));
+    }
+  }
+  return keys.empty() ? "" : absl::StrCat("; [model] ", absl::StrJoin(keys, ", "), " would fit it");
+}
+
 }  // namespace
 
 absl::Status LoadInitialWeights(const std::string& path, const Model& model) {
@@ -93,8 +132,8 @@ absl::Status LoadInitialWeights(const std::string& path, const Model& model) {
   if (status.ok()) status = CheckTypes(*file, tensors, passed_over.size());
   if (status.ok()) status = LoadTensors(*file, tensors, passed_over);
   if (status.ok()) return status;
-  return absl::InvalidArgumentError(
-      absl::StrCat("[model] weights: ", std::string(status.message())));
+  return absl::InvalidArgumentError(absl::StrCat("[model] weights: ", std::string(status.message()),
+                                                 FittingKeys(*file, tensors)));
 }
 
 }  // namespace ddprun
