@@ -195,6 +195,10 @@ absl::Status CheckValues(const std::string& file_name, const TrainConfig& config
   if (config.train_nesterov && config.train_momentum == 0) {
     return Fail(where("train", "nesterov"), "needs [train] momentum greater than 0");
   }
+  if (!config.model_weights_except.empty() && config.model_weights.empty()) {
+    return Fail(where("model", "weights_except"),
+                "has no meaning without [model] weights: every weight is a new one");
+  }
   if (config.model_name == "torchscript" && config.model_file.empty()) {
     return Fail(where("model", "file"),
                 "missing; model torchscript needs the file that torch.jit.save wrote");

@@ -73,6 +73,7 @@ std::vector<KeySpec> ModelKeys() {
        .name = "weights",
        .field = &C::model_weights,
        .aliases = {"init", "pretrained"}},
+      {.section = "model", .name = "weights_except", .field = &C::model_weights_except},
   };
 }
 

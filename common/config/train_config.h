@@ -32,6 +32,7 @@ struct TrainConfig {
   double model_dropout = 0.0;         // bert, gpt
   std::string model_file;             // torchscript; absolute after parsing
   std::string model_weights;          // initial weights; absolute after parsing
+  std::string model_weights_except;   // beginnings of names, with commas between them
 
   std::string data_kind;  // required
   std::string data_dir;   // absolute after parsing; required unless the kind is synthetic

@@ -225,27 +225,54 @@ TEST_F(ScriptModelTest, InitialWeightsComeFromAFile) {
   const std::string path = dir() + "/weights.safetensors";
   WriteTensors(path, tensors);
   ASSERT_FALSE(at::equal(from.Parameters()[0].tensor, to.Parameters()[0].tensor));
-  ASSERT_TRUE(LoadInitialWeights(path, to).ok()) << LoadInitialWeights(path, to);
+  ASSERT_TRUE(LoadInitialWeights(path, "", to).ok()) << LoadInitialWeights(path, "", to);
   for (size_t i = 0; i < from.Parameters().size(); ++i) {
     EXPECT_TRUE(at::equal(from.Parameters()[i].tensor, to.Parameters()[i].tensor));
   }
   // For other classes, and for another network.
   config.model_classes = 12;
   EXPECT_THAT(
-      LoadInitialWeights(path, *CreateModel({config, data})).message(),
+      LoadInitialWeights(path, "", *CreateModel({config, data})).message(),
       AllOf(HasSubstr("[model] weights: "), HasSubstr(path),
             HasSubstr("tensor \"fc.weight\" is F32 [10, 512], expected F32 [12, 512]; tensor "
                       "\"fc.bias\" is F32 [10], expected F32 [12]:"),
             HasSubstr("; [model] classes = 10 would fit it")));
   config.model_stem = "imagenet";
-  EXPECT_THAT(LoadInitialWeights(path, *CreateModel({config, data})).message(),
+  EXPECT_THAT(LoadInitialWeights(path, "", *CreateModel({config, data})).message(),
               HasSubstr("; [model] stem = \"cifar\", classes = 10 would fit it"));
   config.model_name = "resnet50";
-  const std::string other(LoadInitialWeights(path, *CreateModel({config, data})).message());
+  const std::string other(LoadInitialWeights(path, "", *CreateModel({config, data})).message());
   EXPECT_THAT(other, AllOf(HasSubstr("holds no tensor \"layer1.0.conv3.weight\""),
                            HasSubstr("more differences")));
-  EXPECT_THAT(LoadInitialWeights(dir() + "/none", to).message(),
+  EXPECT_THAT(LoadInitialWeights(dir() + "/none", "", to).message(),
               AllOf(HasSubstr("[model] weights: "), HasSubstr(dir() + "/none")));
+}
+
+TEST_F(ScriptModelTest, ANewLastLayerOnTrainedOnes) {
+  TrainConfig config;
+  config.model_name = "resnet18";
+  SampleSpec data = {.input_shape = {3, 32, 32}, .classes = 10};
+  const Model from = *CreateModel({config, data});
+  std::vector<NamedTensor> tensors = from.Parameters();
+  for (const NamedTensor& item : from.Buffers()) tensors.push_back(item);
+  const std::string path = dir() + "/weights.safetensors";
+  WriteTensors(path, tensors);
+  data.classes = 3;
+  const Model to = *CreateModel({config, data});
+  std::vector<at::Tensor> before;
+  for (const NamedTensor& item : to.Parameters()) before.push_back(item.tensor.detach().clone());
+  EXPECT_THAT(LoadInitialWeights(path, "", to).message(),
+              HasSubstr(", or weights_except = \"fc.\" begins with a new last layer"));
+  ASSERT_TRUE(LoadInitialWeights(path, "fc., layer4.1.bn2.", to).ok());
+  for (size_t i = 0; i < before.size(); ++i) {
+    const std::string& name = to.Parameters()[i].name;
+    const bool fresh = name.starts_with("fc.") || name.starts_with("layer4.1.bn2.");
+    const at::Tensor& expected = fresh ? before[i] : from.Parameters()[i].tensor;
+    EXPECT_TRUE(at::equal(to.Parameters()[i].tensor, expected)) << name;
+  }
+  EXPECT_THAT(LoadInitialWeights(path, "head.", to).message(),
+              HasSubstr("[model] weights_except: no weight of this model has a name that begins "
+                        "with \"head.\"; the last one is \"fc.bias\""));
 }
 
 TEST_F(ScriptModelTest, WeightsOfAnotherTypeAreRefusedWithTheCommandThatConvertsThem) {
@@ -263,7 +290,7 @@ TEST_F(ScriptModelTest, WeightsOfAnotherTypeAreRefusedWithTheCommandThatConverts
     }
     WriteTensors(path, tensors);
     EXPECT_THAT(
-        LoadInitialWeights(path, model).message(),
+        LoadInitialWeights(path, "", model).message(),
         AllOf(HasSubstr(absl::StrCat("[model] weights: ", path, ": tensor \"conv1.weight\" is ",
                                      name, ", expected F32; ")),
               HasSubstr(absl::StrCat("ddprun ckpt convert ", path, " --dtype fp32 -o ", dir(),
@@ -271,7 +298,7 @@ TEST_F(ScriptModelTest, WeightsOfAnotherTypeAreRefusedWithTheCommandThatConverts
     // Of another network besides: no conversion would help.
     tensors.erase(tensors.begin());
     WriteTensors(path, tensors);
-    EXPECT_THAT(LoadInitialWeights(path, model).message(), Not(HasSubstr("ckpt convert")));
+    EXPECT_THAT(LoadInitialWeights(path, "", model).message(), Not(HasSubstr("ckpt convert")));
   }
 }
 

@@ -8,6 +8,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
 #include "worker/checkpoint/tensor_format.h"
 
@@ -93,6 +94,7 @@ std::string FittingKeys(const SafetensorsFile& file, const std::vector<NamedTens
       {"wpe.weight", 0, "sequence_length"}, {"token.weight", 0, "vocab_size"},
       {"token.weight", 1, "d_model"},       {"position.weight", 0, "sequence_length"}};
   std::vector<std::string> keys;
+  bool head = false;
   for (const Size& size : kSizes) {
     const TensorInfo* found = file.Find(size.tensor);
     const auto ours = std::find_if(tensors.begin(), tensors.end(), [&](const NamedTensor& item) {
@@ -109,31 +111,63 @@ std::string FittingKeys(const SafetensorsFile& file, const std::vector<NamedTens
       keys.push_back(theirs == kImagenetStemKernel ? "stem = \"imagenet\"" : "stem = \"cifar\"");
     } else {
       keys.push_back(absl::StrCat(size.key, " = ", theirs));
+      head = head || size.key == "classes";
     }
   }
-  return keys.empty() ? "" : absl::StrCat("; [model] ", absl::StrJoin(keys, ", "), " would fit it");
+  if (keys.empty()) return "";
+  return absl::StrCat("; [model] ", absl::StrJoin(keys, ", "), " would fit it",
+                      head ? ", or weights_except = \"fc.\" begins with a new last layer" : "");
+}
+
+bool BeginsWithAny(absl::string_view name, const std::vector<std::string>& texts) {
+  return std::any_of(texts.begin(), texts.end(),
+                     [&](const std::string& text) { return absl::StartsWith(name, text); });
+}
+
+// What the file must have: all parameters and buffers of the model, without those of `except`.
+absl::StatusOr<std::vector<NamedTensor>> WantedTensors(const SafetensorsFile& file,
+                                                       const Model& model,
+                                                       const std::vector<std::string>& except) {
+  std::vector<NamedTensor> all = model.Parameters();
+  for (const NamedTensor& buffer : model.Buffers()) {
+    const bool optional = absl::EndsWith(buffer.name, "num_batches_tracked");
+    if (!optional || file.Find(buffer.name) != nullptr) all.push_back(buffer);
+  }
+  for (const std::string& text : except) {
+    const bool used = std::any_of(all.begin(), all.end(), [&](const NamedTensor& item) {
+      return absl::StartsWith(item.name, text);
+    });
+    if (used) continue;
+    return absl::InvalidArgumentError(
+        absl::StrCat("[model] weights_except: no weight of this model has a name that begins with ",
+                     "\"", text, "\"; the last one is \"", model.Parameters().back().name, "\""));
+  }
+  std::erase_if(all, [&](const NamedTensor& item) { return BeginsWithAny(item.name, except); });
+  return all;
 }
 
 }  // namespace
 
-absl::Status LoadInitialWeights(const std::string& path, const Model& model) {
+absl::Status LoadInitialWeights(const std::string& path, const std::string& except,
+                                const Model& model) {
   absl::StatusOr<SafetensorsFile> file = SafetensorsFile::Open(path);
   if (!file.ok()) {
     return absl::InvalidArgumentError(
         absl::StrCat("[model] weights: ", std::string(file.status().message())));
   }
-  std::vector<NamedTensor> tensors = model.Parameters();
-  for (const NamedTensor& buffer : model.Buffers()) {
-    const bool optional = absl::EndsWith(buffer.name, "num_batches_tracked");
-    if (!optional || file->Find(buffer.name) != nullptr) tensors.push_back(buffer);
-  }
+  const std::vector<std::string> fresh = absl::StrSplit(except, ',', absl::SkipWhitespace());
+  absl::StatusOr<std::vector<NamedTensor>> tensors = WantedTensors(*file, model, fresh);
+  if (!tensors.ok()) return tensors.status();
   std::vector<std::string> passed_over;
-  absl::Status status = ResolveTiedNames(*file, model, &tensors, &passed_over);
-  if (status.ok()) status = CheckTypes(*file, tensors, passed_over.size());
-  if (status.ok()) status = LoadTensors(*file, tensors, passed_over);
+  for (const TensorInfo& tensor : file->header().tensors) {
+    if (BeginsWithAny(tensor.name, fresh)) passed_over.push_back(tensor.name);
+  }
+  absl::Status status = ResolveTiedNames(*file, model, &*tensors, &passed_over);
+  if (status.ok()) status = CheckTypes(*file, *tensors, passed_over.size());
+  if (status.ok()) status = LoadTensors(*file, *tensors, passed_over);
   if (status.ok()) return status;
   return absl::InvalidArgumentError(absl::StrCat("[model] weights: ", std::string(status.message()),
-                                                 FittingKeys(*file, tensors)));
+                                                 FittingKeys(*file, *tensors)));
 }
 
 }  // namespace ddprun

@@ -103,7 +103,8 @@ absl::StatusOr<PlannedJob> PlanJob(const TrainConfig& config, int world_size, bo
   if (!model.ok()) return model.status();
   job.model.emplace(*std::move(model));
   if (!config.model_weights.empty() && !resumed) {
-    absl::Status status = LoadInitialWeights(config.model_weights, *job.model);
+    absl::Status status =
+        LoadInitialWeights(config.model_weights, config.model_weights_except, *job.model);
     if (!status.ok()) return status;
   }
   if (job.model->Parameters().empty()) {

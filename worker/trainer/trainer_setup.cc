@@ -92,7 +92,9 @@ absl::Status Trainer::BuildModel() {
   model_.emplace(*std::move(model));
   // A resume brings its own weights.
   if (!config_.model_weights.empty() && ddprun_resume_from(session_.client) == nullptr) {
-    if (absl::Status status = LoadInitialWeights(config_.model_weights, *model_); !status.ok()) {
+    if (absl::Status status =
+            LoadInitialWeights(config_.model_weights, config_.model_weights_except, *model_);
+        !status.ok()) {
       return status;
     }
   }
