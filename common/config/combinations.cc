@@ -140,18 +140,15 @@ void PassOver(GivenKeys::iterator given, TrainConfig* config, GivenKeys* keys) {
   keys->erase(given);
 }
 
-enum class OtherChoice { kIsAnError, kPassesOverTheFile };
-
-absl::Status CheckDependences(const std::vector<Dependence>& all, OtherChoice other,
-                              TrainConfig* config, GivenKeys* keys) {
+absl::Status CheckDependences(const std::vector<Dependence>& all, TrainConfig* config,
+                              GivenKeys* keys) {
   for (const Dependence& item : all) {
     const auto given = keys->find(FindKey(item.section, item.name));
     if (given == keys->end()) continue;
     const std::string& value = config->*item.value;
     if (absl::c_linear_search(item.values, value)) continue;
     if (item.decides_section == "model" && !absl::c_linear_search(kOwnModels, value)) continue;
-    if (other == OtherChoice::kPassesOverTheFile &&
-        DecidedOnCommandLine(*keys, given->second, item.decides_section, item.decides)) {
+    if (DecidedOnCommandLine(*keys, given->second, item.decides_section, item.decides)) {
       PassOver(given, config, keys);
       continue;
     }
@@ -222,12 +219,9 @@ absl::Status CheckValues(const std::string& file_name, const TrainConfig& config
 }  // namespace
 
 absl::Status CheckCombinations(const std::string& file_name, TrainConfig* config, GivenKeys* keys) {
-  absl::Status status =
-      CheckDependences(TrainingDependences(), OtherChoice::kIsAnError, config, keys);
-  for (const auto& part : {DataDependences(), ModelDependences()}) {
-    if (status.ok()) {
-      status = CheckDependences(part, OtherChoice::kPassesOverTheFile, config, keys);
-    }
+  absl::Status status;
+  for (const auto& part : {TrainingDependences(), DataDependences(), ModelDependences()}) {
+    if (status.ok()) status = CheckDependences(part, config, keys);
   }
   if (status.ok()) status = CheckData(file_name, *config, *keys);
   if (status.ok()) status = CheckValues(file_name, *config, *keys);

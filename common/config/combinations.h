@@ -18,8 +18,8 @@ struct Given {
 using GivenKeys = std::map<const KeySpec*, Given>;
 
 // INVALID_ARGUMENT for the first key without a meaning, or without the key that it needs. Where the
-// command line chose another model or kind of data than the file, the file's keys for its own are
-// passed over: they get their defaults, and are no longer given.
+// command line chose another model, kind of data, optimizer or schedule than the file, the file's
+// keys for its own are passed over: they get their defaults, and are no longer given.
 absl::Status CheckCombinations(const std::string& file_name, TrainConfig* config, GivenKeys* keys);
 
 }  // namespace ddprun

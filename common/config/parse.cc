@@ -157,10 +157,19 @@ absl::Status MakeAbsolute(std::string* path) {
   return absl::OkStatus();
 }
 
+KeyPlaces PlacesOf(const std::string& file_name, const GivenKeys& keys) {
+  KeyPlaces places = {.file_name = file_name};
+  for (const auto& [key, given] : keys) {
+    places.by_key[absl::StrCat("[", key->section, "] ", key->name)] = given.where;
+  }
+  return places;
+}
+
 }  // namespace
 
 absl::StatusOr<TrainConfig> ParseTrainConfig(absl::string_view text, const std::string& file_name,
-                                             const std::vector<std::string>& overrides) {
+                                             const std::vector<std::string>& overrides,
+                                             KeyPlaces* places) {
   if (text.size() > kTrainConfigBytesMax) {
     return Fail(file_name, absl::StrCat("is ", text.size(), " bytes; a configuration has at most ",
                                         kTrainConfigBytesMax));
@@ -188,11 +197,13 @@ absl::StatusOr<TrainConfig> ParseTrainConfig(absl::string_view text, const std::
   for (std::string* path : {&config.data_dir, &config.model_file, &config.model_weights}) {
     if (absl::Status status = MakeAbsolute(path); !status.ok()) return status;
   }
+  if (places != nullptr) *places = PlacesOf(file_name, keys);
   return config;
 }
 
 absl::StatusOr<TrainConfig> LoadTrainConfig(const std::string& path,
-                                            const std::vector<std::string>& overrides) {
+                                            const std::vector<std::string>& overrides,
+                                            KeyPlaces* places) {
   std::error_code error;
   if (!std::filesystem::is_regular_file(path, error)) {
     return Fail(path, error ? absl::StrCat("cannot read the configuration: ", error.message())
@@ -202,7 +213,17 @@ absl::StatusOr<TrainConfig> LoadTrainConfig(const std::string& path,
   std::ostringstream text;
   text << file.rdbuf();
   if (!file) return Fail(path, "cannot read the configuration");
-  return ParseTrainConfig(text.str(), path, overrides);
+  return ParseTrainConfig(text.str(), path, overrides, places);
+}
+
+std::string WithPlace(const std::string& message, const KeyPlaces& places) {
+  const size_t colon = message.find(':');
+  if (message.empty() || message[0] != '[' || colon == std::string::npos) return message;
+  const std::string key = message.substr(0, colon);
+  const auto found = places.by_key.find(key);
+  const std::string place =
+      found != places.by_key.end() ? found->second : absl::StrCat(places.file_name, ": ", key);
+  return place + message.substr(colon);
 }
 
 }  // namespace ddprun

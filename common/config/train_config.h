@@ -9,6 +9,7 @@
 
 #include <array>
 #include <cstdint>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -114,15 +115,27 @@ struct TrainConfig {
 // A config file is read by people; more than this is not one.
 inline constexpr size_t kTrainConfigBytesMax = 1 << 20;
 
+// Where keys were given, for errors that are found later than by the functions below.
+struct KeyPlaces {
+  std::string file_name;                      // for keys that were not given
+  std::map<std::string, std::string> by_key;  // "[train] lr": "train.cfg:12: [train] lr"
+};
+
 // Reads the file and applies overrides `section.key=value` in order. A relative data.dir is taken
 // from the current directory. An override of train.steps replaces train.epochs of the file, and the
-// reverse.
+// reverse. `places`, where it is not null, is filled on success.
 absl::StatusOr<TrainConfig> LoadTrainConfig(const std::string& path,
-                                            const std::vector<std::string>& overrides);
+                                            const std::vector<std::string>& overrides,
+                                            KeyPlaces* places = nullptr);
 
 // The same on text; `file_name` is only used in messages.
 absl::StatusOr<TrainConfig> ParseTrainConfig(absl::string_view text, const std::string& file_name,
-                                             const std::vector<std::string>& overrides);
+                                             const std::vector<std::string>& overrides,
+                                             KeyPlaces* places = nullptr);
+
+// `message` with the place of the key that it begins with: "[model] heads: is 3, …" becomes
+// "train.cfg:4: [model] heads: is 3, …". What begins otherwise stays as it is.
+std::string WithPlace(const std::string& message, const KeyPlaces& places);
 
 // One line of JSON: an object a section. FromJson is strict (unknown keys, types, ranges).
 std::string ToJson(const TrainConfig& config);

@@ -112,6 +112,8 @@ absl::Status CheckLabel(const TrainConfig& config, const std::string& file, int6
 }
 
 bool IsCheckedWithoutTorch(const TrainConfig& config) {
+  // Only with the model it is known whether the file's weights fit, and what else is asked of it.
+  if (!config.model_weights.empty() || config.parallel_sync_bn == "on") return false;
   return config.data_kind == "idx" &&
          std::any_of(std::begin(kModelInputs), std::end(kModelInputs),
                      [&](const ModelInput& input) { return config.model_name == input.model; });

@@ -34,6 +34,23 @@ absl::Status Act(const Options& options) {
   return absl::OkStatus();
 }
 
+// Calls `use`, which returns whether it succeeded; again where it did not because a running job had
+// removed the checkpoint that the words meant, and they mean another one now.
+template <typename Use>
+void WhileItGoesAway(const Options& options, const Use& use) {
+  constexpr int kTriesMax = 5;
+  const std::string word = options.ckpt.words.empty() ? "" : options.ckpt.words[0];
+  for (int i = 0; i < kTriesMax; ++i) {
+    const absl::StatusOr<CkptPlace> place = FindPlace(word, options.run_dir.value_or(""));
+    if (use() || !place.ok() || !WentAway(*place)) return;
+  }
+}
+
+bool UsesOne(CkptAction action) {
+  return action == CkptAction::kShow || action == CkptAction::kExport ||
+         action == CkptAction::kConvert;
+}
+
 bool CanBeTypedBetter(const absl::Status& status) {
   return absl::IsInvalidArgument(status) || absl::IsAlreadyExists(status) ||
          absl::IsFailedPrecondition(status);
@@ -61,9 +78,15 @@ absl::StatusOr<WorkerQuestion> TorchScriptErrand(const Options& options, const S
 }
 
 int ExportTorchScript(const Options& options, const Surroundings& here) {
-  const absl::StatusOr<WorkerQuestion> errand = TorchScriptErrand(options, here);
+  absl::StatusOr<WorkerQuestion> errand;
+  absl::StatusOr<WorkerAnswer> answer;
+  WhileItGoesAway(options, [&] {
+    errand = TorchScriptErrand(options, here);
+    if (errand.ok()) answer = AskWorker(*errand, here);
+    return errand.ok() && answer.ok() && answer->exit_code == 0;
+  });
   if (!errand.ok()) return Failed(errand.status());
-  const int code = ExitCodeOf(AskWorker(*errand, here), *errand);
+  const int code = ExitCodeOf(answer, *errand);
   if (code == 0) std::printf("wrote the module to %s\n", options.output.c_str());
   return code;
 }
@@ -72,7 +95,12 @@ int ExportTorchScript(const Options& options, const Surroundings& here) {
 
 int RunCkpt(const Options& options, const Surroundings& here) {
   if (options.ckpt.torchscript) return ExportTorchScript(options, here);
-  const absl::Status status = Act(options);
+  absl::Status status;
+  if (UsesOne(options.ckpt.action)) {
+    WhileItGoesAway(options, [&] { return (status = Act(options)).ok(); });
+  } else {
+    status = Act(options);
+  }
   if (std::fflush(stdout) != 0 && status.ok()) {
     PrintError("ckpt: cannot write to standard output");
     return kExitInternal;

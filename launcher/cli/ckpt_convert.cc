@@ -128,7 +128,8 @@ absl::Status CheckFiles(const std::string& path, const std::vector<std::string>&
     status = CheckManifestFile(PosixFileSystem(), path, file);
   }
   if (status.ok()) return status;
-  return absl::DataLossError(absl::StrCat(path, ": ", status.message()));
+  return absl::DataLossError(
+      absl::StrCat(path, ": ", status.message(), "; take another one (ddprun ckpt ls)"));
 }
 
 absl::StatusOr<std::vector<std::string>> FilesOf(const CkptPlace& place, const std::string& stem) {

@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <filesystem>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <set>
@@ -36,7 +37,14 @@ std::string WithoutSlash(std::string path) {
 
 std::string StepsText(const std::string& folder) {
   std::vector<uint64_t> steps = CommittedSteps(PosixFileSystem(), folder);
-  if (steps.empty()) return absl::StrCat("there are no checkpoints in ", folder);
+  if (steps.empty()) {
+    std::error_code error;
+    const std::filesystem::path run = std::filesystem::read_symlink(ParentPath(folder), error);
+    return absl::StrCat("there are no checkpoints in ", folder,
+                        error ? ""
+                              : absl::StrCat(", which is now ", run.filename().string(),
+                                             "; name the run that has them"));
+  }
   const bool more = steps.size() > kStepsNamedMax;
   if (more) steps.resize(kStepsNamedMax);
   std::reverse(steps.begin(), steps.end());
@@ -47,7 +55,9 @@ std::string StepsText(const std::string& folder) {
 absl::StatusOr<CkptPlace> Newest(const std::string& folder) {
   const std::vector<uint64_t> steps = CommittedSteps(PosixFileSystem(), folder);
   if (steps.empty()) return absl::InvalidArgumentError(StepsText(folder));
-  return CkptPlace{true, JoinPath(folder, CheckpointName(steps[0]))};
+  return CkptPlace{.is_checkpoint = true,
+                   .path = JoinPath(folder, CheckpointName(steps[0])),
+                   .newest_of_run = true};
 }
 
 absl::StatusOr<CkptPlace> NamedCheckpoint(const std::string& name, const std::string& word,
@@ -56,8 +66,9 @@ absl::StatusOr<CkptPlace> NamedCheckpoint(const std::string& name, const std::st
   if (!folder.ok()) return folder.status();
   const std::string path = JoinPath(folder->path, name);
   if (IsFolder(path)) return CkptPlace{true, path};
-  return absl::InvalidArgumentError(
-      absl::StrCat(word, ": no such checkpoint; ", StepsText(folder->path)));
+  return absl::InvalidArgumentError(absl::StrCat(
+      word, ": no such checkpoint", name == kBest ? " (kept with [checkpoint] best = true)" : "",
+      "; ", StepsText(folder->path)));
 }
 
 absl::StatusOr<std::vector<std::string>> FilesOfIndex(const std::string& path) {
@@ -130,6 +141,10 @@ absl::StatusOr<std::vector<std::string>> ShardsOf(const std::string& folder,
 
 }  // namespace
 
+bool WentAway(const CkptPlace& place) {
+  return place.is_checkpoint && !IsFolder(place.path);
+}
+
 bool IsFolder(const std::string& path) {
   struct stat info = {};
   return stat(path.c_str(), &info) == 0 && S_ISDIR(info.st_mode);
@@ -154,7 +169,9 @@ absl::StatusOr<CheckpointsFolder> FindCheckpoints(const std::string& word) {
 
 absl::StatusOr<CkptPlace> FindPlace(const std::string& word, const std::string& run_dir) {
   uint64_t step = 0;
-  if (absl::SimpleAtoi(word, &step)) return NamedCheckpoint(CheckpointName(step), word, run_dir);
+  const bool is_step = absl::SimpleAtoi(word, &step);
+  if (is_step || (ParseCheckpointName(word, &step) && !Exists(word)))
+    return NamedCheckpoint(CheckpointName(step), word, run_dir);
   if (word == kBest && !Exists(word)) return NamedCheckpoint(kBest, word, run_dir);
   if (word.empty()) {
     const absl::StatusOr<CheckpointsFolder> folder = FindCheckpoints(run_dir);

@@ -20,11 +20,15 @@ absl::StatusOr<CheckpointsFolder> FindCheckpoints(const std::string& word);
 struct CkptPlace {
   bool is_checkpoint = false;  // a folder with a manifest; else tensors alone
   std::string path;
+  bool newest_of_run = false;  // the word named a run
 };
 
-// `word`: a step or `best` of the run `run_dir` ("": runs/latest), a checkpoint's folder, a run's
-// folder (its newest checkpoint), a safetensors file, the index of several, a folder that holds
-// such; "": the newest checkpoint of the run.
+// A running job removes old checkpoints: this one is not there any more.
+bool WentAway(const CkptPlace& place);
+
+// `word`: a step (400, step-400) or `best` of the run `run_dir` ("": runs/latest), a checkpoint's
+// folder, a run's folder (its newest checkpoint), a safetensors file, the index of several, a
+// folder that holds such; "": the newest checkpoint of the run.
 absl::StatusOr<CkptPlace> FindPlace(const std::string& word, const std::string& run_dir);
 
 // The safetensors files that hold the weights: of a file itself, an index, or a folder (model

@@ -87,9 +87,18 @@ std::string JoinRefused(const Json& event) {
                       net::Shown(Text(event, "reason")), MoreOfThem(event));
 }
 
-std::string CheckpointTrouble(const Json& event, const char* what) {
+std::string CheckpointTrouble(const Json& event, const std::string& what) {
   return absl::StrCat("checkpoint of step ", Get<uint64_t>(event, "step", 0), " ", what, ": ",
                       Text(event, "reason"));
+}
+
+std::string CheckpointRejected(const Json& event) {
+  const uint64_t older = Get<uint64_t>(event, "resume_step", 0);
+  return CheckpointTrouble(
+      event,
+      older == 0
+          ? std::string("does not verify, and there is no older one, so that training begins anew")
+          : absl::StrCat("does not verify, that of step ", older, " is used"));
 }
 
 }  // namespace
@@ -184,9 +193,7 @@ std::string EventLine(const Json& event) {
                         " times, but goes on: ", Text(event, "reason"));
   }
   if (name == "checkpoint_failed") return CheckpointTrouble(event, "failed, training goes on");
-  if (name == "checkpoint_rejected") {
-    return CheckpointTrouble(event, "does not verify, an older one is used");
-  }
+  if (name == "checkpoint_rejected") return CheckpointRejected(event);
   if (name == "worker_unkillable") {
     const auto pids = event.find("pids");
     return absl::StrCat("node ", Text(event, "node"), ": still there after SIGKILL: pid ",

@@ -14,14 +14,14 @@ namespace {
 
 // Made out to be a question for ddp-worker.
 absl::StatusOr<WorkerQuestion> QuestionOf(const Options& options, const Surroundings& here) {
+  WorkerQuestion question;
   const absl::StatusOr<TrainConfig> config =
-      LoadTrainConfig(options.config_path, options.overrides);
+      LoadTrainConfig(options.config_path, options.overrides, &question.places);
   if (!config.ok()) return config.status();
   if (absl::Status worker = HaveTrainer(here); !worker.ok()) return worker;
   const absl::StatusOr<uint32_t> processes =
       CountProcesses(options.processes.value_or(Processes{}), here, options);
   if (!processes.ok()) return processes.status();
-  WorkerQuestion question;
   question.arguments = {"--plan", absl::StrCat(*processes * options.nodes_max.value_or(1))};
   question.what = absl::StrCat("planning ", options.config_path);
   question.config_json = ToJson(*config);

@@ -133,8 +133,8 @@ absl::Status PlanTraining(Planning& p) {
   const absl::StatusOr<TrainConfig> config =
       o.config_path.empty()
           ? ParseTrainConfig(p.previous->config_toml, JoinPath(p.plan.shown_run_dir, "job.json"),
-                             o.overrides)
-          : LoadTrainConfig(o.config_path, o.overrides);
+                             o.overrides, &p.plan.key_places)
+          : LoadTrainConfig(o.config_path, o.overrides, &p.plan.key_places);
   if (!config.ok()) return config.status();
   p.config = *config;
   if (p.previous && !p.previous->trainer) {
@@ -213,7 +213,9 @@ absl::Status PlanPreload(Planning& p) {
 
 absl::Status PlanDone(Planning& p) {
   if (!p.folder.succeeded) return absl::OkStatus();
-  if (p.config && AsksForMore(p.previous->config, *p.config)) return absl::OkStatus();
+  if (p.config && AsksForMore(p.previous->config, *p.config, p.folder.final_step)) {
+    return absl::OkStatus();
+  }
   p.plan.already_done =
       absl::StrCat("job ", p.plan.spec.job_id(), " has succeeded already",
                    p.config ? absl::StrCat(" (", p.folder.final_step, " steps)") : "",
@@ -286,7 +288,10 @@ absl::StatusOr<RunPlan> PlanRun(const Options& options, const Surroundings& here
     const uint32_t world = p.plan.world_size != 0 ? p.plan.world_size : p.plan.spec.nodes_min();
     if (IsCheckedWithoutTorch(*p.config)) {
       status = ValidateData(*p.config, static_cast<int>(world));
-      if (!status.ok()) return status;
+      if (!status.ok()) {
+        return absl::Status(status.code(),
+                            WithPlace(std::string(status.message()), p.plan.key_places));
+      }
     } else {
       p.plan.ranks_to_check = world;
       p.plan.has_checkpoint = p.plan.spec.resume() && p.folder.committed_step > 0;

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "common/config/train_config.h"
 #include "ddprun/v1/job.pb.h"
 #include "launcher/cli/machine.h"
 #include "launcher/cli/options.h"
@@ -50,6 +51,7 @@ struct RunPlan {
   placement::NodePlan places;          // of the workers on this machine, where it runs any
   // Data and model are to be looked at by ddp-worker --check for so many ranks; 0: they have been.
   uint32_t ranks_to_check = 0;
+  KeyPlaces key_places;  // of the trainer's configuration, for what is found then
   bool has_checkpoint =
       false;  // of an earlier part of the job; its weights are those to go on with
   // The run was resumed, and has nothing left to do: the line that says so; else "".

@@ -61,7 +61,8 @@ absl::StatusOr<PreviousRun> ReadPreviousRun(const RunFolderState& folder, const 
   return previous;
 }
 
-bool AsksForMore(const TrainConfig& previous, const TrainConfig& now) {
+bool AsksForMore(const TrainConfig& previous, const TrainConfig& now, uint64_t final_step) {
+  if (now.train_steps > 0 && static_cast<uint64_t>(now.train_steps) <= final_step) return false;
   const bool epochs = previous.train_epochs > 0 && now.train_epochs > 0;
   const bool steps = previous.train_steps > 0 && now.train_steps > 0;
   if (epochs) return now.train_epochs > previous.train_epochs;

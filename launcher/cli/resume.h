@@ -21,7 +21,8 @@ struct PreviousRun {
 
 absl::StatusOr<PreviousRun> ReadPreviousRun(const RunFolderState& folder, const std::string& path);
 
-// `now` may be longer than `previous`: in epochs or steps, or because the unit has changed.
-bool AsksForMore(const TrainConfig& previous, const TrainConfig& now);
+// `now` may be longer than `previous`, which ended after `final_step`: in epochs or steps, or
+// because the unit has changed.
+bool AsksForMore(const TrainConfig& previous, const TrainConfig& now, uint64_t final_step);
 
 }  // namespace ddprun::cli

@@ -154,7 +154,7 @@ int ExitCodeOf(const absl::StatusOr<WorkerAnswer>& answer, const WorkerQuestion&
   }
   if (answer->exit_code == 0) return 0;
   if (answer->exit_code == kExitBadUsage && !answer->error.empty()) {
-    PrintError(answer->error);
+    PrintError(WithPlace(answer->error, question.places));
     return kExitBadUsage;
   }
   constexpr int kKilled = 128 + SIGKILL;
@@ -173,6 +173,7 @@ int CheckByWorker(const RunPlan& plan, const Surroundings& here,
                         absl::StrCat(plan.ranks_to_check)};
   question.what = "checking data and model before anything is started";
   question.config_json = plan.spec.train_config_json();
+  question.places = plan.key_places;
   question.stop_signals = stop_signals;
   return ExitCodeOf(AskWorker(question, here), question);
 }

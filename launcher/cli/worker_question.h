@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "common/config/train_config.h"
 #include "launcher/cli/preflight.h"
 
 namespace ddprun::cli {
@@ -18,6 +19,7 @@ struct WorkerQuestion {
   std::vector<std::string> arguments;  // "--check", "4"
   std::string what;                    // for the line that says what is waited for
   std::string config_json;             // resolved; where it is about one
+  KeyPlaces places;                    // of its keys
   std::vector<int> stop_signals;
   double seconds_max = 600;
 };

@@ -14,8 +14,10 @@ bool ReportsSteps(const State& state) {
   return state.accounts.steps_reported || !state.spec.train_config_json().empty();
 }
 
+// `had_started` decides only of one that failed.
 bool Worked(const State& state, bool had_started) {
   const Generation& g = state.generation;
+  if (!g.failed) return g.first_step != 0 || g.all_started_ns != 0;
   return ReportsSteps(state) ? g.first_step != 0 : g.all_started_ns != 0 && had_started;
 }
 
@@ -52,6 +54,7 @@ nlohmann::ordered_json AccountAllStarted(State& state) {
 
 void AccountGeneration(State& state, bool had_started) {
   Generation& g = state.generation;
+  const uint64_t reported = g.step;  // at last_step_ns
   for (const Worker& worker : g.workers) {
     if (worker.exited && g.first_step != 0) {
       g.step = std::max<uint64_t>(g.step, worker.exited->step());
@@ -63,9 +66,17 @@ void AccountGeneration(State& state, bool had_started) {
     return;
   }
   state.trained_to_step = g.step;
-  if (g.step > g.first_step && g.last_step_ns > g.first_step_ns) {
+  if (reported > g.first_step && g.last_step_ns > g.first_step_ns) {
     state.seconds_per_step =
-        Seconds(g.last_step_ns - g.first_step_ns) / static_cast<double>(g.step - g.first_step);
+        Seconds(g.last_step_ns - g.first_step_ns) / static_cast<double>(reported - g.first_step);
+  }
+  // Steps are reported once a second, so a part of them is heard of by the end only. Where that is
+  // all there is, nothing tells their time from that of the end.
+  if (!g.failed && g.step > reported) {
+    const int64_t rest_ns = std::max<int64_t>(0, g.ended_ns - g.last_step_ns);
+    const double steps = static_cast<double>(g.step - reported);
+    const auto known_ns = static_cast<int64_t>(steps * state.seconds_per_step * kSecondNs);
+    state.accounts.productive_ns += known_ns > 0 ? std::min(known_ns, rest_ns) : rest_ns;
   }
   // The first step took about as long as the others.
   state.accounts.productive_ns +=

@@ -138,8 +138,10 @@ void StartGeneration(Turn& turn, const ResumeChosen& chosen) {
   s.pause.start_held = s.pause.wanted;
   if (s.pause.wanted) return;  // looked up again when the pause is over
   for (const auto& bad : chosen.rejected) {
-    turn.Record("checkpoint_rejected",
-                {{"step", bad.step}, {"path", bad.path}, {"reason", bad.reason}});
+    turn.Record("checkpoint_rejected", {{"step", bad.step},
+                                        {"path", bad.path},
+                                        {"resume_step", chosen.step},
+                                        {"reason", bad.reason}});
   }
   // Also where no generation comes of it now: what was rejected is not resumed from any more.
   s.committed_step = chosen.step;

@@ -80,6 +80,30 @@ TEST_F(BadInput, ANamedPipeInPlaceOfAFileIsNotWaitedFor) {
                 "model.safetensors: not a regular file");
 }
 
+// Only ddp-worker can tell, which knows no lines: asked before the start, whatever the model.
+TEST_F(BadInput, WhatOnlyTheModelTellsHasThePlaceOfItsKey) {
+  const std::string fashion = "data.dir=/usr/share/datasets/fashion-mnist";
+  ExpectRefused({"model.name=simple_cnn", "data.kind=idx", fashion, "model.weights=/nothing"},
+                "ddprun: --set model.weights=/nothing: /nothing: cannot open");
+  ExpectRefused({"model.name=simple_cnn", "data.kind=idx", fashion, "parallel.sync_bn=on"},
+                "ddprun: --set parallel.sync_bn=on: the model simple_cnn has no batch norm");
+  std::ofstream(dir_ + "/gpt.cfg") << R"([model]
+name = "gpt"
+d_model = 16
+heads = 3
+[data]
+kind = "synthetic"
+[train]
+steps = 1
+)";
+  Launch launch(Mode::kTogether, 1, {dir_ + "/gpt.cfg"});
+  const Finished finished = launch.Wait(30);
+  EXPECT_EQ(finished.exit_code, 2);
+  EXPECT_NE(finished.output.find(dir_ + "/gpt.cfg:4: [model] heads: is 3, which does not divide"),
+            std::string::npos)
+      << finished.output;
+}
+
 TEST_F(BadInput, WeightsThatAreNotFiniteAreRefusedUnlessAskedFor) {
   const char* python = std::getenv("DDPRUN_PYTHON");
   if (python == nullptr || *python == '\0') GTEST_SKIP() << "no DDPRUN_PYTHON";

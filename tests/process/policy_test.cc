@@ -88,6 +88,13 @@ TEST_P(Policy, TimeLostIsAccountedForAPlainProgram) {
   EXPECT_LT(result["goodput"], 1.0);
 }
 
+// Shorter than --min-uptime, which is about failures alone.
+TEST_P(Policy, AShortProgramThatSucceedsHasWorked) {
+  Launch launch(GetParam(), 2, Shell({}, "exec sleep 1"));
+  EXPECT_EQ(launch.Wait().exit_code, 0);
+  EXPECT_GT(launch.Result()["goodput"], 0.5);
+}
+
 INSTANTIATE_TEST_SUITE_P(Modes, Policy, ::testing::Values(Mode::kTogether, Mode::kApart),
                          [](const auto& mode) {
                            return mode.param == Mode::kTogether ? "Together" : "Apart";

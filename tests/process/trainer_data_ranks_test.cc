@@ -62,7 +62,22 @@ TEST_F(TrainerData, AnEvaluationThatFailsOnOneRankLeavesTheFinalCheckpoint) {
   EXPECT_FALSE(fs::exists(checkpoints + "/best")) << "it was not evaluated";
 }
 
-// As on two machines: each rank is given a folder of its own.
+// The worker itself as a program, so that each rank has a configuration of its own, as on two
+// machines. `reason` is that of the failure.
+void EndOfTwo(const fs::path& folder, std::string* reason) {
+  const char* bin = std::getenv("DDPRUN_BIN");
+  Launch launch(Mode::kTogether, 2,
+                {"--", "sh", "-c",
+                 std::string("exec ") + (bin == nullptr ? "." : bin) + "/ddp-worker " +
+                     folder.string() + "/train-$RANK.cfg"});
+  const Finished finished = launch.Wait(120);
+  EXPECT_EQ(finished.exit_code, 1) << finished.output;
+  EXPECT_FALSE(launch.WaitForEvent("training_progressed", 1, 0));
+  const Json result = launch.Result();
+  EXPECT_EQ(result["generations"], 1) << "no restart";
+  *reason = result["first_failure"]["reason"];
+}
+
 TEST_F(TrainerData, RanksWithOtherFilesAreToldBeforeTheFirstStep) {
   for (const std::string file : {"train/b/1.jpg", "val/b/1.jpg"}) {
     fs::remove_all(folder_ / "0");
@@ -71,23 +86,46 @@ TEST_F(TrainerData, RanksWithOtherFilesAreToldBeforeTheFirstStep) {
     fs::rename(there + "/" + file, there + "/" + file + ".jpg");
     WriteConfig("train-0.cfg", here);
     WriteConfig("train-1.cfg", there);
-    const char* bin = std::getenv("DDPRUN_BIN");
-    Launch launch(Mode::kTogether, 2,
-                  {"--", "sh", "-c",
-                   std::string("exec ") + (bin == nullptr ? "." : bin) + "/ddp-worker " +
-                       folder_.string() + "/train-$RANK.cfg"});
-    const Finished finished = launch.Wait(120);
-    EXPECT_EQ(finished.exit_code, 1) << finished.output;
-    const Json result = launch.Result();
-    EXPECT_EQ(result["generations"], 1) << "no restart";
-    const std::string reason = result["first_failure"]["reason"];
+    std::string reason;
+    EndOfTwo(folder_, &reason);
     const std::string split = file.starts_with("train") ? "training" : "test";
     EXPECT_NE(reason.find("the ranks do not have the same " + split + " data: rank 0 on "),
               std::string::npos)
         << reason;
     EXPECT_NE(reason.find("; rank 1 on "), std::string::npos) << reason;
-    EXPECT_FALSE(launch.WaitForEvent("training_progressed", 1, 0));
   }
+}
+
+// Of equal shapes, so that nothing else would show it.
+TEST_F(TrainerData, RanksWithOtherModulesAreToldBeforeTheFirstStep) {
+  const char* python = std::getenv("DDPRUN_PYTHON");
+  if (python == nullptr || *python == '\0') GTEST_SKIP() << "no DDPRUN_PYTHON";
+  std::ofstream(folder_ / "module.py") << R"py(
+import sys, torch
+class Scaled(torch.nn.Module):
+    def __init__(self, factor: float):
+        super().__init__()
+        self.factor = factor
+        self.fc = torch.nn.Linear(192, 10)
+    def forward(self, x):
+        return self.fc(x.flatten(1)) * self.factor
+for rank in (0, 1):
+    torch.jit.script(Scaled(rank + 1.0)).save(f"{sys.argv[1]}/{rank}.pt")
+)py";
+  const std::string command =
+      std::string(python) + " -W ignore " + folder_.string() + "/module.py " + folder_.string();
+  ASSERT_EQ(std::system(command.c_str()), 0);
+  for (const char* rank : {"0", "1"}) {
+    std::ofstream(folder_ / (std::string("train-") + rank + ".cfg"))
+        << "[model]\nname = \"torchscript\"\nfile = \"" << folder_.string() << "/" << rank
+        << ".pt\"\nclasses = 10\n[data]\nkind = \"synthetic\"\nimage_size = 8\nsamples = 32\n"
+        << "batch_size = 2\n[train]\nsteps = 2\nevaluate = false\n";
+  }
+  std::string reason;
+  EndOfTwo(folder_, &reason);
+  EXPECT_NE(reason.find("the ranks do not have the same module: rank 0 on "), std::string::npos)
+      << reason;
+  EXPECT_NE(reason.find("; rank 1 on "), std::string::npos) << reason;
 }
 
 }  // namespace

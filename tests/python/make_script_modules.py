@@ -104,6 +104,48 @@ class MixesTheBatch(FewClasses):
         return self.fc(torch.flatten(images, 1)).mean(0)
 
 
+class DetachedLoss(FewClasses):
+    """Nothing that is trained has a part in its loss."""
+
+    @torch.jit.export
+    def loss(self, output, targets):
+        return output.detach().square().mean()
+
+
+class NamedOtherwise(nn.Module):
+    """Its methods call the module by another name than self."""
+
+    def __init__(this):
+        super().__init__()
+        this.fc = nn.Linear(784, 10)
+
+    def forward(this, images):
+        return this.fc(torch.flatten(images, 1))
+
+
+class Scaled(nn.Module):
+    def __init__(self, factor):
+        super().__init__()
+        self.factor = factor
+        self.fc = nn.Linear(784, 10)
+
+    def forward(self, images):
+        return self.fc(torch.flatten(images, 1)) * self.factor
+
+
+class OtherCode(Scaled):
+    def forward(self, images):
+        return self.fc(torch.flatten(images, 1)) + self.factor
+
+
+def save_scaled(folder):
+    """Functions that differ in nothing, in their weights, in an attribute, in their code."""
+    scaled = {"Scaled": 2.0, "ScaledAgain": 2.0, "ScaledMore": 3.0}
+    for name, factor in scaled.items():
+        torch.jit.script(Scaled(factor)).save(os.path.join(folder, name + ".pt"))
+    torch.jit.script(OtherCode(2.0)).save(os.path.join(folder, "OtherCode.pt"))
+
+
 def main(folder):
     torch.manual_seed(3)
     for kind in (
@@ -117,8 +159,11 @@ def main(folder):
         OtherShape,
         FewClasses,
         MixesTheBatch,
+        DetachedLoss,
+        NamedOtherwise,
     ):
         torch.jit.script(kind()).save(os.path.join(folder, kind.__name__ + ".pt"))
+    save_scaled(folder)
     traced = torch.jit.trace(nn.Sequential(nn.Flatten(), nn.Linear(784, 10)), torch.zeros(5, 1, 28, 28))
     traced.save(os.path.join(folder, "Traced.pt"))
 

@@ -6,9 +6,11 @@
 #include <sys/file.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <cstdlib>
 #include <filesystem>
 #include <nlohmann/json.hpp>
+#include <thread>
 
 #include "absl/strings/str_cat.h"
 #include "tests/unit/ckpt_folder.h"
@@ -121,6 +123,38 @@ TEST_F(CkptCommandTest, VerifyNamesTheFileThatIsDamaged) {
               AllOf(HasSubstr("model.safetensors"), HasSubstr("BAD")));
   const auto json = nlohmann::json::parse(Ckpt({"verify", "--json"}).output);
   EXPECT_EQ(json.size(), 3u);
+}
+
+// A job removes old checkpoints while they are read: that is no damage.
+TEST_F(CkptCommandTest, WhatAJobRemovesMeanwhileIsNotBad) {
+  for (uint64_t step : {1, 2, 3}) WriteCheckpoint(folder_, step);
+  std::atomic<bool> stop = false;
+  std::thread job([&] {
+    Folder staging;  // a job moves whole checkpoints to their places, and away from there
+    for (uint64_t step = 4; !stop; ++step) {
+      WriteCheckpoint(staging, step);
+      const std::string now = absl::StrCat("runs/job/checkpoints/step-", step);
+      fs::rename(staging / now, folder_ / now);
+      const std::string old = absl::StrCat("runs/job/checkpoints/step-", step - 3);
+      fs::rename(folder_ / old, folder_ / "runs/job/gone");
+      fs::remove_all(folder_ / "runs/job/gone");
+    }
+  });
+  for (int i = 0; i < 25; ++i) {
+    EXPECT_THAT(Output({"verify"}), Not(HasSubstr("BAD")));
+    Output({"show"});
+    Output({"export", "-o", "a.safetensors", "--force"});
+  }
+  stop = true;
+  job.join();
+}
+
+TEST_F(CkptCommandTest, ACheckpointHasTheNameThatLsPrints) {
+  for (uint64_t step : {9, 100}) WriteCheckpoint(folder_, step);
+  EXPECT_EQ(Output({"show", "step-9"}), Output({"show", "9"}));
+  EXPECT_THAT(Error(2, {"show", "step-10"}), HasSubstr("there are 9, 100"));
+  EXPECT_THAT(Error(2, {"show", "best"}), HasSubstr("[checkpoint] best = true"));
+  EXPECT_THAT(Output({"verify", "runs/job"}), AllOf(HasSubstr("/step-9"), HasSubstr("/step-100")));
 }
 
 TEST_F(CkptCommandTest, ExportWritesWhatPythonOpens) {

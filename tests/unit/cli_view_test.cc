@@ -91,8 +91,12 @@ TEST(FormatTest, EventsThatMatterHaveALine) {
   EXPECT_EQ(line(R"({"event":"worker_exited","generation":1,"rank":0,"pid":7,"exit_code":1,
                      "cause":"secondary"})"),
             "");
-  EXPECT_THAT(line(R"({"event":"checkpoint_rejected","step":200,"path":"p","reason":"torn"})"),
-              HasSubstr("step 200 does not verify, an older one is used: torn"));
+  EXPECT_THAT(
+      line(R"({"event":"checkpoint_rejected","step":200,"resume_step":100,"reason":"torn"})"),
+      HasSubstr("step 200 does not verify, that of step 100 is used: torn"));
+  EXPECT_THAT(line(R"({"event":"checkpoint_rejected","step":200,"resume_step":0,"reason":"torn"})"),
+              HasSubstr("step 200 does not verify, and there is no older one, so that training "
+                        "begins anew: torn"));
   EXPECT_THAT(line(R"({"event":"checkpoint_failed","step":200,"reason":"disk full"})"),
               HasSubstr("disk full"));
   EXPECT_EQ(line(R"({"event":"worker_ready","rank":0})"), "");

@@ -10,25 +10,12 @@
 #include "common/config/combinations.h"
 #include "common/config/data_checks.h"
 #include "common/config/train_config.h"
+#include "tests/unit/config_text.h"
 
 namespace ddprun {
 namespace {
 
 using ::testing::HasSubstr;
-
-constexpr char kGood[] = R"([model]
-name = "simple_cnn"
-[data]
-kind = "idx"
-dir = "/data"
-[train]
-epochs = 2
-)";
-
-std::string ErrorOf(const std::string& text, const std::vector<std::string>& overrides = {}) {
-  const auto config = ParseTrainConfig(text, "train.cfg", overrides);
-  return config.ok() ? "no error" : std::string(config.status().message());
-}
 
 TEST(TrainConfigTest, DefaultsAreThoseOfTheDocuments) {
   const auto config = ParseTrainConfig(kGood, "train.cfg", {});
@@ -46,22 +33,6 @@ TEST(TrainConfigTest, DefaultsAreThoseOfTheDocuments) {
   EXPECT_EQ(config->checkpoint_every_steps, 100);
   EXPECT_EQ(config->checkpoint_keep, 3);
   EXPECT_EQ(config->log_every_steps, 100);
-}
-
-TEST(TrainConfigTest, OverridesAreTomlAndBareWordsAreStrings) {
-  const auto config = ParseTrainConfig(
-      kGood, "train.cfg",
-      {"train.lr=1", "train.optimizer=sgd", "data.shuffle=false", "data.dir=some dir/x",
-       "train.steps=7", "train.seed = 5", "model.name=\"simple_cnn\""});
-  ASSERT_TRUE(config.ok()) << config.status();
-  EXPECT_EQ(config->train_lr, 1.0);
-  EXPECT_EQ(config->train_optimizer, "sgd");
-  EXPECT_FALSE(config->data_shuffle);
-  EXPECT_THAT(config->data_dir, HasSubstr("/some dir/x"));
-  EXPECT_EQ(config->data_dir[0], '/');
-  EXPECT_EQ(config->train_steps, 7);
-  EXPECT_EQ(config->train_epochs, 0) << "--set train.steps replaces the file's epochs";
-  EXPECT_EQ(config->train_seed, 5);
 }
 
 struct ErrorCase {
@@ -258,24 +229,6 @@ TEST(TrainConfigTest, BlocksOfAModuleOfOneBlockSaveNothing) {
   EXPECT_THAT(with("blocks"),
               HasSubstr("--set precision.recompute=blocks: \"blocks\" has no effect on model "
                         "torchscript"));
-}
-
-// The same file on another model, on other data, without evaluation: what it says for its own is
-// passed over, and not kept for a resume either.
-TEST(TrainConfigTest, WhatTheCommandLineChoosesPassesOverTheFilesKeys) {
-  const std::string text = absl::StrReplaceAll(
-      kGood,
-      {{"\"simple_cnn\"", "\"gpt\"\nlayers = 3"}, {"epochs", "evaluate_every_steps = 5\nepochs"}});
-  const std::vector<std::string> overrides = {"model.name=resnet18", "data.kind=synthetic",
-                                              "train.evaluate=false"};
-  const auto config = ParseTrainConfig(text, "train.cfg", overrides);
-  ASSERT_TRUE(config.ok()) << config.status();
-  EXPECT_EQ(config->model_layers, 0);
-  EXPECT_EQ(config->data_dir, "");
-  EXPECT_EQ(config->train_evaluate_every_steps, 0);
-  EXPECT_EQ(ErrorOf(text, {"model.name=resnet18", "data.kind=synthetic", "model.layers=3"}),
-            "--set model.layers=3: has no meaning with [model] name = \"resnet18\"; only with "
-            "\"bert\" or \"gpt\"; leave it away");
 }
 
 // A model that a user has added reads what it likes.

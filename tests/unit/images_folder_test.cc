@@ -131,6 +131,21 @@ TEST_F(ImageFolderTest, AFolderThatIsMissingOrEmptyIsNamed) {
   EXPECT_EQ(OpenError(), "no error");
 }
 
+// A store that is not mounted must not make the data smaller.
+TEST_F(ImageFolderTest, ALinkThatLeadsNowhereIsNamed) {
+  PutSet();
+  Put("elsewhere/a.jpg", "x");
+  std::filesystem::create_symlink(dir_ + "/elsewhere/a.jpg", dir_ + "/train/cat/link.jpg");
+  std::filesystem::create_symlink(dir_ + "/elsewhere", dir_ + "/train/yak");
+  std::filesystem::create_symlink(dir_ + "/elsewhere", dir_ + "/val/yak");
+  EXPECT_EQ(OpenError(), "no error");
+  std::filesystem::remove(dir_ + "/elsewhere/a.jpg");
+  EXPECT_THAT(OpenError(), HasSubstr("train/cat/link.jpg: is a link to what cannot be reached"));
+  std::filesystem::remove(dir_ + "/train/cat/link.jpg");
+  std::filesystem::remove(dir_ + "/elsewhere");
+  EXPECT_THAT(OpenError(), HasSubstr("train/yak: is a link to what cannot be reached"));
+}
+
 TEST_F(ImageFolderTest, ClassesThatOnlyOneSplitHasAreNamed) {
   PutSet();
   EXPECT_EQ(OpenError(), "no error");

@@ -55,6 +55,11 @@ class LogsStreamTest : public ::testing::Test {
     RankStream stream(Files(), place);
     return Take(&stream);
   }
+  // Of one look at the folder: a rotation between two would be passed over.
+  RankStream FromTheBeginning() {
+    const RankFiles files = Files();
+    return RankStream(files, Beginning(files));
+  }
   static std::string Lines(int first, int last) {
     std::string all;
     for (int i = first; i <= last; ++i) all += "line " + std::to_string(i) + "\n";
@@ -82,7 +87,7 @@ TEST_F(LogsStreamTest, EachLineHasItsTimeOverRotatedFiles) {
   Open(5000);
   WriteLines(1, 3000);
   ASSERT_GT(Files().numbers.size(), 5u);
-  RankStream stream(Files(), Beginning(Files()));
+  RankStream stream = FromTheBeginning();
   for (int i = 1; i <= 3000; ++i) {
     const Piece* piece = stream.Peek(false);
     ASSERT_NE(piece, nullptr);
@@ -97,7 +102,7 @@ TEST_F(LogsStreamTest, EachLineHasItsTimeOverRotatedFiles) {
 TEST_F(LogsStreamTest, AReaderFollowsThroughRotations) {
   Open(5000, 2);
   WriteLines(1, 10);
-  RankStream stream(Files(), Beginning(Files()));
+  RankStream stream = FromTheBeginning();
   std::string seen = Take(&stream, false);
   for (int i = 11; i < 2000; i += 150) {
     WriteLines(i, i + 149);
@@ -123,7 +128,7 @@ TEST_F(LogsStreamTest, AReaderThatBeginsAtAnyMomentLosesNothing) {
     });
     const int begin = static_cast<int>(random() % kLines);
     while (lines < begin) std::this_thread::yield();
-    RankStream stream(Files(), Beginning(Files()));
+    RankStream stream = FromTheBeginning();
     std::string seen;
     for (bool end = false; !end;) {
       end = lines == kLines;
@@ -137,7 +142,7 @@ TEST_F(LogsStreamTest, AReaderThatBeginsAtAnyMomentLosesNothing) {
 TEST_F(LogsStreamTest, AReaderThatFellBehindGoesOnWithTheOldestThatIsKept) {
   Open(5000, 2);
   WriteLines(1, 10);
-  RankStream stream(Files(), Beginning(Files()));
+  RankStream stream = FromTheBeginning();
   std::string seen = Take(&stream, false);
   WriteLines(11, 5000);
   seen += Take(&stream, true);
@@ -150,7 +155,7 @@ TEST_F(LogsStreamTest, ALineCutByARotationIsOneLine) {
   const std::string line = std::string(10'000, 'x') + "\n";
   ASSERT_EQ(writer_.Append(line, kTick), 0u);
   ASSERT_EQ(writer_.Append("next\n", 2 * kTick), 0u);
-  RankStream stream(Files(), Beginning(Files()));
+  RankStream stream = FromTheBeginning();
   const Piece* piece = stream.Peek(false);
   ASSERT_NE(piece, nullptr);
   EXPECT_EQ(piece->bytes, line);
@@ -164,7 +169,7 @@ TEST_F(LogsStreamTest, AVeryLongLineComesInParts) {
   Open(0);
   const std::string line = std::string(10'000'000, 'x') + "\n";
   ASSERT_EQ(writer_.Append(line, kTick), 0u);
-  RankStream stream(Files(), Beginning(Files()));
+  RankStream stream = FromTheBeginning();
   size_t bytes = 0;
   for (const Piece* piece = stream.Peek(false); piece != nullptr; piece = stream.Peek(false)) {
     EXPECT_LE(piece->bytes.size(), kPieceBytesMax + 1);
@@ -178,7 +183,7 @@ TEST_F(LogsStreamTest, AVeryLongLineComesInParts) {
 TEST_F(LogsStreamTest, ReturnsEndPiecesUnlessALineFeedFollows) {
   Open(0);
   ASSERT_EQ(writer_.Append("10%\r20%\rdone\r\n\r", kTick), 0u);
-  RankStream stream(Files(), Beginning(Files()));
+  RankStream stream = FromTheBeginning();
   for (const char* expected : {"10%\r", "20%\r", "done\r\n"}) {
     ASSERT_NE(stream.Peek(false), nullptr);
     EXPECT_EQ(stream.Peek(false)->bytes, expected);
@@ -214,7 +219,7 @@ TEST_F(LogsStreamTest, SinceBeginsWithTheFirstLineOfThatTime) {
 // Logs of an earlier version.
 TEST_F(LogsStreamTest, WithoutAnIndexTheOrderOfTheFileCounts) {
   std::ofstream(log_) << Lines(1, 3);
-  RankStream stream(Files(), Beginning(Files()));
+  RankStream stream = FromTheBeginning();
   EXPECT_EQ(stream.Peek(false)->time_ns, 0);
   EXPECT_EQ(Take(&stream), Lines(1, 3));
   EXPECT_EQ(From(SincePlace(Files(), 0)), Lines(1, 3));
@@ -239,7 +244,7 @@ TEST_F(LogsStreamTest, TimesNeverGoBack) {
   Open(0);
   ASSERT_EQ(writer_.Append("a\n", 5 * kTick), 0u);
   ASSERT_EQ(writer_.Append("b\n", 2 * kTick), 0u);
-  RankStream stream(Files(), Beginning(Files()));
+  RankStream stream = FromTheBeginning();
   stream.Peek(false);
   stream.Pop();
   EXPECT_EQ(stream.Peek(false)->time_ns, 5 * kTick);

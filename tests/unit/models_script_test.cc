@@ -9,12 +9,15 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "tests/unit/client_keeper.h"
 #include "tests/unit/gloo_ranks.h"
 #include "tests/unit/models_files.h"
 #include "tests/unit/trainer_harness.h"
 #include "worker/checkpoint/initial_weights.h"
+#include "worker/model/layers/script_digest.h"
 #include "worker/model/layers/script_module.h"
 #include "worker/trainer/export_torchscript.h"
+#include "worker/trainer/plan_modes.h"
 #include "worker/trainer/shared_buffers.h"
 
 namespace ddprun {
@@ -148,6 +151,33 @@ TEST_F(ScriptModelTest, RanksShareBuffersButNotFrozenWeights) {
   EXPECT_THAT(results, ::testing::Each(""));
 }
 
+TEST_F(ScriptModelTest, AModuleMayCallItselfAnything) {
+  EXPECT_TRUE(CreateModel({Config("NamedOtherwise"), kImages}).ok());
+}
+
+TEST_F(ScriptModelTest, ALossThatTeachesNothingIsAnErrorBeforeTheStart) {
+  TemporaryFolder folder;
+  WriteRandomData(folder.path(), 90, 20);
+  TrainConfig config = Config("DetachedLoss");
+  config.data_kind = "idx";
+  config.data_dir = folder.path();
+  config.data_batch_size = 4;
+  config.train_epochs = 1;
+  EXPECT_THAT(CheckJob(config, 1).message(),
+              HasSubstr("its loss does not depend on any parameter that is trained"));
+  config.model_file = File("Small");
+  EXPECT_EQ(CheckJob(config, 1).message(), "");
+}
+
+TEST_F(ScriptModelTest, TheDigestIsThatOfTheFunctionNotOfItsWeights) {
+  const auto digest = [](const std::string& name) { return *ScriptModuleDigest(File(name)); };
+  EXPECT_EQ(digest("Scaled"), digest("ScaledAgain"));
+  EXPECT_NE(digest("Scaled"), digest("ScaledMore"));
+  EXPECT_NE(digest("Scaled"), digest("OtherCode"));
+  EXPECT_THAT(ScriptModuleDigest(File("Missing")).status().message(),
+              AllOf(HasSubstr("[model] file: "), HasSubstr(File("Missing"))));
+}
+
 TEST_F(ScriptModelTest, ModulesThatDoNotFitAreNamedWithTheReason) {
   EXPECT_THAT(ErrorOf("Missing"), HasSubstr("cannot be read: No such file"));
   std::ofstream(File("Text")) << "no module";
@@ -248,6 +278,24 @@ TEST_F(ScriptModelTest, InitialWeightsComeFromAFile) {
               AllOf(HasSubstr("[model] weights: "), HasSubstr(dir() + "/none")));
 }
 
+TEST_F(ScriptModelTest, WeightsOfAWrappedModelAndIndexesComeWithTheCommandThatConvertsThem) {
+  TrainConfig config;
+  config.model_name = "resnet18";
+  const Model model = *CreateModel({config, {.input_shape = {3, 32, 32}, .classes = 10}});
+  std::vector<NamedTensor> tensors = model.Parameters();
+  for (const NamedTensor& item : model.Buffers()) tensors.push_back(item);
+  for (NamedTensor& item : tensors) item.name = "module." + item.name;
+  const std::string path = dir() + "/wrapped.safetensors";
+  WriteTensors(path, tensors);
+  EXPECT_THAT(LoadInitialWeights(path, "", model).message(),
+              HasSubstr(absl::StrCat("ddprun ckpt convert ", path, " --prefix-strip module. -o ")));
+  tensors[0].name = "module.other";
+  WriteTensors(path, tensors);
+  EXPECT_THAT(LoadInitialWeights(path, "", model).message(), HasSubstr("holds no tensor"));
+  EXPECT_THAT(LoadInitialWeights(dir() + "/w.safetensors.index.json", "", model).message(),
+              HasSubstr("is an index of several files; make one of them: ddprun ckpt convert"));
+}
+
 TEST_F(ScriptModelTest, ANewLastLayerOnTrainedOnes) {
   TrainConfig config;
   config.model_name = "resnet18";
@@ -263,7 +311,7 @@ TEST_F(ScriptModelTest, ANewLastLayerOnTrainedOnes) {
   for (const NamedTensor& item : to.Parameters()) before.push_back(item.tensor.detach().clone());
   EXPECT_THAT(LoadInitialWeights(path, "", to).message(),
               HasSubstr(", or weights_except = \"fc.\" begins with a new last layer"));
-  ASSERT_TRUE(LoadInitialWeights(path, "fc., layer4.1.bn2.", to).ok());
+  ASSERT_EQ(LoadInitialWeights(path, "fc., layer4.1.bn2.", to).message(), "");
   for (size_t i = 0; i < before.size(); ++i) {
     const std::string& name = to.Parameters()[i].name;
     const bool fresh = name.starts_with("fc.") || name.starts_with("layer4.1.bn2.");

@@ -245,7 +245,7 @@ TEST(ModelsTest, TheTiedWeightOfGptMayStandUnderBothNames) {
   const std::string path = ::testing::TempDir() + "tied.safetensors";
   const auto load = [&](const std::vector<NamedTensor>& tensors, const Model& to) {
     WriteTensors(path, tensors);
-    const absl::Status status = LoadInitialWeights(path, to);
+    const absl::Status status = LoadInitialWeights(path, "", to);
     std::filesystem::remove(path);
     return status;
   };

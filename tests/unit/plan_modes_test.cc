@@ -142,6 +142,9 @@ TEST_F(PlanModesTest, BadJobsAreErrorsBeforeTheStart) {
   config_.model_name = "simple_cmm";
   EXPECT_THAT(ErrorOf(1), HasSubstr("simple_cnn"));
   config_.model_name = "simple_cnn";
+  config_.parallel_sync_bn = "on";
+  EXPECT_THAT(ErrorOf(2), HasSubstr("[parallel] sync_bn: the model simple_cnn has no batch norm"));
+  config_.parallel_sync_bn = "auto";
   config_.data_dir = folder_.path() + "/nothing";
   EXPECT_THAT(ErrorOf(1), HasSubstr("/nothing"));
 }

@@ -141,7 +141,7 @@ TEST_F(WorkerQuestionTest, APlanIsShown) {
   Worker("echo 'ddp-worker: [data] dir: empty' >&2; exit 2");
   const Ended bad = Ddprun({"plan", "train.cfg"});
   EXPECT_EQ(bad.exit_code, 2);
-  EXPECT_EQ(bad.error, "ddprun: [data] dir: empty\n");
+  EXPECT_EQ(bad.error, "ddprun: train.cfg: [data] dir: empty\n");
   EXPECT_THAT(Ddprun({"plan"}).error, HasSubstr("plan what?"));
   EXPECT_THAT(Ddprun({"plan", "train.py"}).error, HasSubstr("plan is for a train.cfg"));
   EXPECT_FALSE(MadeRuns());

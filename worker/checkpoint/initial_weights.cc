@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
@@ -67,17 +68,20 @@ const TensorInfo* OnlyOfAnotherType(const SafetensorsFile& file,
   return file.header().tensors.size() == wanted.size() + passed_over ? first : nullptr;
 }
 
+std::string StemOf(const SafetensorsFile& file) {
+  return std::string(absl::StripSuffix(file.path(), ".safetensors"));
+}
+
 absl::Status CheckTypes(const SafetensorsFile& file, const std::vector<NamedTensor>& tensors,
                         size_t passed_over) {
   absl::StatusOr<std::vector<TensorInfo>> wanted = TensorInfos(tensors);
   if (!wanted.ok()) return wanted.status();
   const TensorInfo* other = OnlyOfAnotherType(file, *wanted, passed_over);
   if (other == nullptr) return absl::OkStatus();
-  const std::string stem(absl::StripSuffix(file.path(), ".safetensors"));
   return absl::FailedPreconditionError(absl::StrCat(
       file.path(), ": tensor \"", other->name, "\" is ", other->dtype,
       ", expected F32; convert the file: ddprun ckpt convert ", file.path(), " --dtype fp32 -o ",
-      stem, "-fp32.safetensors, and set weights to what that writes"));
+      StemOf(file), "-fp32.safetensors, and set weights to what that writes"));
 }
 
 // Where the file has a whole model of the same kind, but other sizes: the keys of [model] that
@@ -119,6 +123,25 @@ std::string FittingKeys(const SafetensorsFile& file, const std::vector<NamedTens
                       head ? ", or weights_except = \"fc.\" begins with a new last layer" : "");
 }
 
+// Names of a state_dict that was taken of what wraps the model, as DDP does ("module.").
+absl::Status CheckPrefix(const SafetensorsFile& file, const std::vector<NamedTensor>& tensors) {
+  if (tensors.empty() || file.Find(tensors[0].name) != nullptr) return absl::OkStatus();
+  for (const TensorInfo& tensor : file.header().tensors) {
+    const absl::string_view name = tensor.name;
+    if (!absl::EndsWith(name, absl::StrCat(".", tensors[0].name))) continue;
+    const std::string prefix(name.substr(0, name.size() - tensors[0].name.size()));
+    const bool all = std::all_of(tensors.begin(), tensors.end(), [&](const NamedTensor& item) {
+      return file.Find(prefix + item.name) != nullptr;
+    });
+    if (!all) continue;
+    return absl::FailedPreconditionError(absl::StrCat(
+        file.path(), ": all names begin with \"", prefix,
+        "\"; take that away: ddprun ckpt convert ", file.path(), " --prefix-strip ", prefix, " -o ",
+        StemOf(file), "-plain.safetensors, and set weights to what that writes"));
+  }
+  return absl::OkStatus();
+}
+
 bool BeginsWithAny(absl::string_view name, const std::vector<std::string>& texts) {
   return std::any_of(texts.begin(), texts.end(),
                      [&](const std::string& text) { return absl::StartsWith(name, text); });
@@ -150,12 +173,18 @@ absl::StatusOr<std::vector<NamedTensor>> WantedTensors(const SafetensorsFile& fi
 
 absl::Status LoadInitialWeights(const std::string& path, const std::string& except,
                                 const Model& model) {
+  if (absl::EndsWith(path, ".json")) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "[model] weights: ", path, ": is an index of several files; make one of them: ",
+        "ddprun ckpt convert ", path, " -o weights.safetensors"));
+  }
   absl::StatusOr<SafetensorsFile> file = SafetensorsFile::Open(path);
   if (!file.ok()) {
     return absl::InvalidArgumentError(
         absl::StrCat("[model] weights: ", std::string(file.status().message())));
   }
-  const std::vector<std::string> fresh = absl::StrSplit(except, ',', absl::SkipWhitespace());
+  std::vector<std::string> fresh = absl::StrSplit(except, ',', absl::SkipWhitespace());
+  for (std::string& text : fresh) absl::StripAsciiWhitespace(&text);
   absl::StatusOr<std::vector<NamedTensor>> tensors = WantedTensors(*file, model, fresh);
   if (!tensors.ok()) return tensors.status();
   std::vector<std::string> passed_over;
@@ -164,7 +193,10 @@ absl::Status LoadInitialWeights(const std::string& path, const std::string& exce
   }
   absl::Status status = ResolveTiedNames(*file, model, &*tensors, &passed_over);
   if (status.ok()) status = CheckTypes(*file, *tensors, passed_over.size());
-  if (status.ok()) status = LoadTensors(*file, *tensors, passed_over);
+  if (status.ok()) status = CheckPrefix(*file, *tensors);
+  if (status.ok()) {
+    status = LoadTensors(*file, *tensors, passed_over, "another model, or of other sizes");
+  }
   if (status.ok()) return status;
   return absl::InvalidArgumentError(absl::StrCat("[model] weights: ", std::string(status.message()),
                                                  FittingKeys(*file, *tensors)));

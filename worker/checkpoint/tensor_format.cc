@@ -69,7 +69,7 @@ absl::StatusOr<std::vector<TensorInfo>> TensorInfos(const std::vector<NamedTenso
 }
 
 absl::Status LoadTensors(const SafetensorsFile& file, const std::vector<NamedTensor>& tensors,
-                         const std::vector<std::string>& passed_over) {
+                         const std::vector<std::string>& passed_over, const std::string& mismatch) {
   const at::NoGradGuard no_grad;
   absl::StatusOr<std::vector<TensorInfo>> wanted = TensorInfos(tensors);
   if (!wanted.ok()) return wanted.status();
@@ -81,8 +81,7 @@ absl::Status LoadTensors(const SafetensorsFile& file, const std::vector<NamedTen
       differences.push_back(absl::StrCat("and ", more, " more differences"));
     }
     return absl::FailedPreconditionError(
-        absl::StrCat(file.path(), ": ", absl::StrJoin(differences, "; "), ": it is of another ",
-                     "model, other sizes, or another optimizer"));
+        absl::StrCat(file.path(), ": ", absl::StrJoin(differences, "; "), ": it is of ", mismatch));
   }
   for (size_t i = 0; i < tensors.size(); ++i) {
     const TensorInfo& found = *file.Find(tensors[i].name);

@@ -21,9 +21,12 @@ absl::StatusOr<std::vector<TensorInfo>> TensorInfos(const std::vector<NamedTenso
 
 // Copies every tensor from the file. The file must hold exactly these names, with equal dtypes and
 // shapes (and may hold those of `passed_over`); else nothing is copied, and FAILED_PRECONDITION
-// names the first differences.
+// names the first differences, and of what the file then is.
 absl::Status LoadTensors(const SafetensorsFile& file, const std::vector<NamedTensor>& tensors,
-                         const std::vector<std::string>& passed_over = {});
+                         const std::vector<std::string>& passed_over = {},
+                         const std::string& mismatch =
+                             "another model, other sizes, or another "
+                             "optimizer");
 
 // XXH3-128 in hex over the tensors sorted by name.
 absl::StatusOr<std::string> TensorsDigest(std::vector<NamedTensor> tensors);

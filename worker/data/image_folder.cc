@@ -23,7 +23,7 @@ namespace {
 
 constexpr size_t kClassesNamedMax = 5;  // in an error about many
 
-enum class EntryKind { kFile, kFolder, kOther };
+enum class EntryKind { kFile, kFolder, kDeadLink, kOther };
 struct Entry {
   std::string name;
   EntryKind kind;
@@ -34,7 +34,11 @@ EntryKind KindOf(const std::string& folder, const dirent& entry) {
   if (entry.d_type == DT_DIR) return EntryKind::kFolder;
   // A link, or a file system that does not say.
   struct stat info;
-  if (stat(absl::StrCat(folder, "/", entry.d_name).c_str(), &info) != 0) return EntryKind::kOther;
+  const std::string path = absl::StrCat(folder, "/", entry.d_name);
+  if (stat(path.c_str(), &info) != 0) {
+    const bool link = lstat(path.c_str(), &info) == 0 && S_ISLNK(info.st_mode);
+    return link ? EntryKind::kDeadLink : EntryKind::kOther;
+  }
   if (S_ISREG(info.st_mode)) return EntryKind::kFile;
   return S_ISDIR(info.st_mode) ? EntryKind::kFolder : EntryKind::kOther;
 }
@@ -76,6 +80,13 @@ bool NamesPicture(const std::string& name) {
   return false;
 }
 
+// Left out it would be a picture or a class less, which nobody asked for.
+absl::Status DeadLink(const std::string& path) {
+  return absl::InvalidArgumentError(
+      absl::StrCat(Shown(path, PATH_MAX),
+                   ": is a link to what cannot be reached; mount what it leads to, or remove it"));
+}
+
 std::string OnlyIn(const std::string& dir, const std::vector<std::string>& has,
                    const std::vector<std::string>& lacks) {
   std::vector<std::string> only;
@@ -96,6 +107,7 @@ absl::StatusOr<std::vector<std::string>> ImageFolder::ListClasses(const std::str
   if (!entries.ok()) return entries.status();
   std::vector<std::string> classes;
   for (const Entry& entry : *entries) {
+    if (entry.kind == EntryKind::kDeadLink) return DeadLink(split_dir + "/" + entry.name);
     if (entry.kind == EntryKind::kFolder) classes.push_back(entry.name);
   }
   if (classes.empty()) {
@@ -131,6 +143,9 @@ absl::Status ImageFolder::AddClass(const std::string& name) {
   if (!entries.ok()) return entries.status();
   class_begin_.push_back(size());
   for (const Entry& entry : *entries) {
+    if (entry.kind == EntryKind::kDeadLink && NamesPicture(entry.name)) {
+      return DeadLink(path + "/" + entry.name);
+    }
     if (entry.kind != EntryKind::kFile || !NamesPicture(entry.name)) {
       PassOver(absl::StrCat(path, "/", entry.name));
       continue;

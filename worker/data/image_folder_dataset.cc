@@ -126,12 +126,12 @@ void SayWhatIsPassedOver(const ImageFolder& folder) {
   if (folder.passed_over() == 0 || (rank != nullptr && strcmp(rank, "0") != 0)) return;
   const std::string example = Shown(folder.passed_over_example(), PATH_MAX);
   if (folder.passed_over() == 1) {
-    fprintf(stderr, "%s is no .jpg, .jpeg or .png file and is left out\n", example.c_str());
+    fprintf(stderr, "%s is no regular file .jpg, .jpeg or .png and is left out\n", example.c_str());
     return;
   }
   fprintf(stderr,
           "%s: %" PRId64
-          " entries are no .jpg, .jpeg or .png file and are left out, among them %s\n",
+          " entries are no regular files .jpg, .jpeg or .png and are left out, among them %s\n",
           Shown(folder.dir(), PATH_MAX).c_str(), folder.passed_over(), example.c_str());
 }
 

@@ -10,6 +10,7 @@
 #include "worker/data/loader.h"
 #include "worker/parallel/sampler.h"
 #include "worker/trainer/non_finite.h"
+#include "worker/trainer/sync_batch_norm.h"
 
 namespace ddprun {
 namespace {
@@ -44,7 +45,7 @@ absl::Status TrySplit(PlannedJob* job, const std::shared_ptr<const Dataset>& dat
                       const char* split) {
   absl::StatusOr<Batch> batch = FirstBatch(data);
   if (!batch.ok()) return batch.status();
-  const at::NoGradGuard no_grad;
+  const at::AutoGradMode with_gradients(true);
   job->model->Train(false);
   at::Tensor output, loss;
   try {
@@ -57,10 +58,16 @@ absl::Status TrySplit(PlannedJob* job, const std::shared_ptr<const Dataset>& dat
         absl::StrJoin(data->spec().input_shape, ", "), "]: ", text.substr(0, text.find('\n'))));
   }
   job->model->Train(true);
-  if (loss.dim() == 0 || loss.numel() == 1) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat("[model] ", job->config.model_name,
-                                                 ": its loss is no single number but of shape [",
-                                                 absl::StrJoin(loss.sizes(), ", "), "]"));
+  if (loss.dim() != 0 && loss.numel() != 1) {
+    return absl::InvalidArgumentError(absl::StrCat("[model] ", job->config.model_name,
+                                                   ": its loss is no single number but of shape [",
+                                                   absl::StrJoin(loss.sizes(), ", "), "]"));
+  }
+  if (loss.requires_grad()) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(
+      "[model] ", job->config.model_name,
+      ": its loss does not depend on any parameter that is trained, so nothing would be learned; "
+      "compute it from the model's output, without detach() or no_grad()"));
 }
 
 absl::Status CheckWeights(const PlannedJob& job) {
@@ -110,6 +117,9 @@ absl::StatusOr<PlannedJob> PlanJob(const TrainConfig& config, int world_size, bo
   if (job.model->Parameters().empty()) {
     return absl::InvalidArgumentError(absl::StrCat(
         "[model] ", config.model_name, ": has no parameters, so nothing can be trained"));
+  }
+  if (auto sync = UseSyncBatchNorm(config, *job.model, world_size); !sync.ok()) {
+    return sync.status();
   }
   std::vector<NamedTensor> shapes = job.model->Parameters();
   for (NamedTensor& item : shapes) item.tensor = at::empty_like(item.tensor, at::kMeta);

@@ -248,10 +248,10 @@ absl::Status GradientReducer::CheckAllUsed() const {
   if (count > kNamesInMessageMax) {
     absl::StrAppend(&names, " and ", count - kNamesInMessageMax, " more");
   }
-  return absl::FailedPreconditionError(absl::StrCat(
-      count, " of ", used_.size(), " parameters got no gradient in this step: ", names,
-      "; the loss does not depend on them. Freeze them (requires_grad = false), use "
-      "them, or allow it: train.unused_parameters = \"ignore\" (ReducerOptions::allow_unused)"));
+  return absl::FailedPreconditionError(
+      absl::StrCat(count, " of ", used_.size(), " parameters got no gradient in this step: ", names,
+                   "; the loss does not depend on them. Freeze them (requires_grad = false), use "
+                   "them, or allow it: train.unused_parameters = \"ignore\""));
 }
 
 absl::Status GradientReducer::Finish() {

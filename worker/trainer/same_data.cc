@@ -24,9 +24,9 @@ std::string DescribeData(const Dataset& data) {
   return absl::StrFormat("%s, digest %016x", text, data.Digest());
 }
 
-absl::Status CompareData(const std::vector<std::string>& by_rank,
-                         const std::vector<std::string>& hosts, const std::string& split,
-                         const std::string& dir) {
+absl::Status CompareOnRanks(const std::vector<std::string>& by_rank,
+                            const std::vector<std::string>& hosts, const std::string& what,
+                            const std::string& advice) {
   std::string others;
   size_t named = 0;
   for (const RankGroup& group : GroupRanks(by_rank, hosts)) {
@@ -35,10 +35,19 @@ absl::Status CompareData(const std::vector<std::string>& by_rank,
   }
   if (named == 0) return absl::OkStatus();
   if (named > kNamedMax) absl::StrAppend(&others, "; and more");
-  return absl::FailedPreconditionError(absl::StrCat(
-      "the ranks do not have the same ", split, " data: rank 0 on ", hosts[0], ": ", by_rank[0],
-      others, ". Each takes its part of the same samples, so [data] dir (", dir,
-      ") must hold the same files on every machine; the digest is one of names, sizes and labels"));
+  return absl::FailedPreconditionError(absl::StrCat("the ranks do not have the same ", what,
+                                                    ": rank 0 on ", hosts[0], ": ", by_rank[0],
+                                                    others, ". ", advice));
+}
+
+absl::Status CompareData(const std::vector<std::string>& by_rank,
+                         const std::vector<std::string>& hosts, const std::string& split,
+                         const std::string& dir) {
+  return CompareOnRanks(
+      by_rank, hosts, split + " data",
+      absl::StrCat("Each takes its part of the same samples, so [data] dir (", dir,
+                   ") must hold the same files on every machine; the digest is one of what is read "
+                   "of them at the start: names, sizes, labels, mean and deviation"));
 }
 
 absl::Status AgreeOnData(const Dataset& data, const std::vector<std::string>& hosts,

@@ -24,6 +24,11 @@ absl::Status CompareData(const std::vector<std::string>& by_rank,
                          const std::vector<std::string>& hosts, const std::string& split,
                          const std::string& dir);
 
+// The same for texts of any kind: "the ranks do not have the same <what>: …. <advice>".
+absl::Status CompareOnRanks(const std::vector<std::string>& by_rank,
+                            const std::vector<std::string>& hosts, const std::string& what,
+                            const std::string& advice);
+
 // Collective; `hosts` by rank.
 absl::Status AgreeOnData(const Dataset& data, const std::vector<std::string>& hosts,
                          const std::string& split, const std::string& dir,

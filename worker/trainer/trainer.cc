@@ -4,9 +4,12 @@
 #include <c10/core/impl/VirtualGuardImpl.h>
 
 #include <algorithm>
+#include <cerrno>
+#include <cstring>
 #include <limits>
 #include <utility>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "worker/checkpoint/tensor_format.h"
 #include "worker/trainer/best.h"
@@ -278,8 +281,15 @@ absl::Status Trainer::FinishRun() {
 absl::Status Trainer::WriteFinalCheckpoint() {
   absl::Status status = writer_->WaitCommitted(state_.step, kCommitSeconds);
   if (status.ok()) return status;
-  return absl::InternalError(
-      absl::StrCat("the checkpoint at the end of the run was not saved: ", status.message()));
+  const std::string message =
+      absl::StrCat("the checkpoint at the end of the run was not saved: ", status.message());
+  for (const int error : {ENOSPC, EDQUOT, EROFS}) {
+    // A restart would train all steps since the last checkpoint again, and end as this one does.
+    if (!absl::StrContains(status.message(), strerror(error))) continue;
+    return absl::FailedPreconditionError(
+        absl::StrCat(message, "; make room for it, then go on by --resume"));
+  }
+  return absl::InternalError(message);
 }
 
 // Updates of the whole run; 0 when it is not known.

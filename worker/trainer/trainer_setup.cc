@@ -5,6 +5,7 @@
 #include "worker/checkpoint/checkpoint_reader.h"
 #include "worker/checkpoint/generators.h"
 #include "worker/checkpoint/initial_weights.h"
+#include "worker/model/layers/script_digest.h"
 #include "worker/parallel/model_fingerprint.h"
 #include "worker/parallel/seeds.h"
 #include "worker/trainer/device_name.h"
@@ -193,7 +194,8 @@ absl::Status Trainer::SynchroniseBatchNorm() {
   return absl::OkStatus();
 }
 
-// Who is where, and that all have the same data: before the model, whose shapes follow from them.
+// Who is where, and that all have the same data and, where it is a file, the same model: before
+// weights are compared, whose shapes follow from them.
 absl::Status Trainer::AgreeOnSamples() {
   Communicator* communicator = session_.communicator.get();
   absl::StatusOr<std::vector<std::string>> hosts =
@@ -207,7 +209,15 @@ absl::Status Trainer::AgreeOnSamples() {
         AgreeOnData(*data, hosts_, split, config_.data_dir, communicator, session_.device);
     if (!status.ok()) return status;
   }
-  return absl::OkStatus();
+  if (config_.model_file.empty()) return absl::OkStatus();
+  absl::StatusOr<std::string> digest = ScriptModuleDigest(config_.model_file);
+  if (!digest.ok()) return digest.status();
+  const auto digests = GatherText(absl::StrCat("digest ", *digest), communicator, session_.device);
+  if (!digests.ok()) return digests.status();
+  return CompareOnRanks(*digests, hosts_, "module",
+                        absl::StrCat("Gradients of different functions cannot be added up, so "
+                                     "[model] file (",
+                                     config_.model_file, ") must be the same on every machine"));
 }
 
 void Trainer::CountStateBytes() {
@@ -256,6 +266,9 @@ absl::Status Trainer::Connect() {
     session_.communicator = *std::move(communicator);
   }
   NoteAllReducePath();
+  if (session_.rank == 0 && session_.device.is_cpu() && config_.precision_amp == "fp16") {
+    printf("precision.amp = \"fp16\" is many times slower on CPUs than \"bf16\" or \"off\"\n");
+  }
   if (session_.communicator) {
     if (absl::Status status = AgreeOnSamples(); !status.ok()) return status;
     if (absl::Status status =

@@ -48,8 +48,9 @@ absl::Status CheckForward(const torch::jit::Module& module, const std::string& p
   const auto forward = module.find_method("forward");
   if (!forward) return BadModule(path, "the module has no method forward");
   std::vector<std::string> inputs;
-  for (const c10::Argument& argument : forward->function().getSchema().arguments()) {
-    if (argument.name() != "self" && !argument.default_value()) inputs.push_back(argument.name());
+  const std::vector<c10::Argument>& arguments = forward->function().getSchema().arguments();
+  for (size_t i = 1; i < arguments.size(); ++i) {  // the first is the module, whatever its name
+    if (!arguments[i].default_value()) inputs.push_back(arguments[i].name());
   }
   if (inputs.size() == 1) return absl::OkStatus();
   return BadModule(
