@@ -175,7 +175,11 @@ absl::Status CheckEvaluation(const std::string& file_name, TrainConfig* config, 
   for (auto [section, name, wanted] :
        {std::tuple{"train", "early_stop", config->train_early_stop > 0},
         std::tuple{"checkpoint", "best", config->checkpoint_best}}) {
-    if (wanted) {
+    const auto given = keys->find(FindKey(section, name));
+    if (wanted && given != keys->end() &&
+        DecidedOnCommandLine(*keys, given->second, "train", "evaluate")) {
+      PassOver(given, config, keys);
+    } else if (wanted) {
       return Fail(Where(file_name, *keys, section, name),
                   "needs [train] evaluate = true, which decides what is best");
     }

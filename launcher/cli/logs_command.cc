@@ -118,10 +118,21 @@ class LogsRun {
                    static_cast<unsigned long long>(*options_.generation));
       return kExitBadUsage;
     }
-    return 0;
+    return HasAllRanks() ? 0 : kExitBadUsage;
   }
 
  private:
+  bool HasAllRanks() const {
+    if (generation_ == 0 || options_.follow) return true;
+    for (uint32_t rank : options_.ranks) {
+      if (there_.contains(rank)) continue;
+      std::fprintf(stderr, "ddprun: logs: %s has no log of rank %u; there are those of %s\n",
+                   run_dir_.c_str(), rank, absl::StrJoin(there_, ", ").c_str());
+      return false;
+    }
+    return true;
+  }
+
   // Two descriptors for each rank.
   static void RaiseFileLimit() {
     rlimit files = {};
@@ -179,6 +190,7 @@ class LogsRun {
     const bool live = going_on && generation_ == logs::ListGenerations(run_dir_).back();
     if (live) events_.Read();
     for (const auto& [rank, files] : logs::ListRanks(folder)) {
+      there_.insert(rank);
       if (!Wanted(rank) || shown_.contains(rank)) continue;
       const std::string node = events_.NodeOf(generation_, rank);
       if (node.empty() && live) continue;  // the event that names it is on its way
@@ -203,6 +215,7 @@ class LogsRun {
   logs::Merger merger_;
   uint64_t generation_ = 0;   // the one that is shown
   std::set<uint32_t> shown_;  // its ranks
+  std::set<uint32_t> there_;  // ranks of any generation that was looked at
   bool first_look_ = true;    // what comes after it is all new
 };
 

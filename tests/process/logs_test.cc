@@ -282,6 +282,10 @@ TEST(Logs, LogsMergesByTimeAndTakesRanksTailAndGeneration) {
   EXPECT_EQ(logs({"run", "--since", "2001-01-01", "--ranks=1", "--tail", "1"}),
             "[n:1] second of 1\n");
   EXPECT_EQ(logs({"run", "--since", "@99999999999"}), "");
+  Piped none({DdprunPath(), "logs", "run", "--rank", "1,5"}, launch.folder());
+  none.ReadAll();
+  EXPECT_EQ(none.Wait(10), 2);
+  EXPECT_THAT(none.Error(), HasSubstr("has no log of rank 5; there are those of 0, 1, 2"));
 }
 
 TEST(Logs, LogsFollowingEndsWhenTheLauncherIsKilled) {

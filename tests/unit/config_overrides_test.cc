@@ -63,6 +63,17 @@ gamma = 0.5
               HasSubstr("--set train.momentum=0.5: has no meaning with"));
 }
 
+TEST(TrainConfigTest, WithoutEvaluationsOnTheCommandLineNothingOfTheFileNeedsThem) {
+  const std::string text =
+      absl::StrCat(kGood, "early_stop = 3\nevaluate_every_steps = 5\n[checkpoint]\nbest = true\n");
+  const auto config = ParseTrainConfig(text, "train.cfg", {"train.evaluate=false"});
+  ASSERT_TRUE(config.ok()) << config.status();
+  EXPECT_EQ(config->train_early_stop, 0);
+  EXPECT_FALSE(config->checkpoint_best);
+  EXPECT_THAT(ErrorOf(text, {"train.evaluate=false", "checkpoint.best=true"}),
+              HasSubstr("--set checkpoint.best=true: needs [train] evaluate = true"));
+}
+
 TEST(TrainConfigTest, AnErrorThatIsFoundLaterHasTheKeysPlace) {
   KeyPlaces places;
   ASSERT_TRUE(ParseTrainConfig(kGood, "train.cfg", {"model.classes=7"}, &places).ok());
